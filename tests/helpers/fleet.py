@@ -279,8 +279,11 @@ class Fleet:
         self.jobs: list[Job] = []
         self.by_id: dict[str, Job] = {}
         self.by_contender: dict[int, Job] = {}
-        self.begins: defaultdict[str, list[Millis]] = defaultdict(list)
+        self.begins: defaultdict[str, list[tuple[Millis, int]]] = defaultdict(list)
+        """By limit: when, and by which of its rules."""
         self.rules: dict[str, Limit] = {}
+        self.changes: defaultdict[str, list[Limit]] = defaultdict(list)
+        """By limit: what it was defined as, one after the other."""
         for name in COUNT_PARKED:
             self._define(name, concurrency=1)
         self.workers = [FleetWorker(self, f"w{at}", size) for at, size in enumerate(sizes)]
@@ -370,7 +373,7 @@ class Fleet:
         self.rules[name] = Limit(
             name, defined=True, concurrency=concurrency, rate=rate, burst=burst
         )
-        self.begins[name].clear()  # other numbers count from now on
+        self.changes[name].append(self.rules[name])
         self.ok(
             c.SetLimit(
                 name=name,
@@ -438,13 +441,25 @@ class Fleet:
     def began_under_limits(self, job: Job) -> None:
         job.at = "runs"
         for name in job.limits:
-            self.begins[name].append(self.now)
-            rate = read_rate(self.rules[name].rate or "")
-            if rate is not None:
-                recent = [at for at in self.begins[name] if at > self.now - rate.span]
-                most = rate.count + self.rules[name].burst - 1
-                demand(len(recent) <= most, f"{len(recent)} begins under {self.rules[name]}")
+            self.begins[name].append((self.now, len(self.changes[name]) - 1))
+            self.check_rate(name)
         self.check_permits(job.limits)
+
+    def check_rate(self, name: str) -> None:
+        """Not one too many has begun in any window that ends now: by the rule that holds, or across
+        a change by the larger rate and the larger burst of the two.
+        """
+        changes = self.changes[name]
+        for count, (since, rule) in enumerate(reversed(self.begins[name]), start=1):
+            if rule < len(changes) - 2:
+                return
+            rules = changes[rule:]
+            paces = [read_rate(each.rate or "") for each in rules]
+            if None in paces:
+                return
+            share_us = min(pace.share_us for pace in paces if pace is not None)
+            most = max(each.burst for each in rules) + (self.now - since) * 1_000 // share_us
+            demand(count <= most, f"{count} begins since {since} under {rules}")
 
     def check_permits(self, got: Iterable[str]) -> None:
         """Whoever has got permits of these just now was not one too many."""

@@ -33,6 +33,11 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "begins are not counted for the rate": (limit, "+ rate.share_us", "+ 0"),
     "a burst is one too large": (limit, "max(0, self.burst - ", "max(0, self.burst + 1 - "),
+    "a change of a rate gives a second burst": (
+        limit,
+        "if pace is None or ahead_us <= 0:",
+        "if True:",
+    ),
     "a permit that is freed lets nobody in": (
         permits,
         "d.put_limit(d.limit(name).holding(by))\n        touched |= {name: None} if by < 0 else {}",
