@@ -6,7 +6,8 @@ book. Time passes when told to. What must hold is checked against that book, aft
 - no worker runs more than its slots, and no limit has more bodies or begins than it allows;
 - what a dead worker held is free when its lease is over;
 - when everything has come to rest, nothing waits that may begin and has a slot;
-- of tasks that are alike, the oldest begins first; every eighth turn is that of the oldest of all.
+- of tasks with the same name and limits the oldest is let in first, whatever the priorities, and
+  of those of one priority the oldest begins first; every eighth turn is that of the oldest of all.
 """
 
 from collections import defaultdict
@@ -21,6 +22,7 @@ from layby.core import commands as c
 from layby.core.limit import Limit, read_rate
 from layby.core.model import Millis, Task
 from layby.core.replies import Claim, TakeData
+from layby.core.state import State
 from layby.engine.items import Item
 from layby.worker.credit import EVERY, NOTHING, Ask, Contender, Credit, Offer
 from tests.helpers.worlds import Backend, World, resolve
@@ -67,9 +69,9 @@ class Job(Struct, eq=False):
     """
 
     @property
-    def like(self) -> object:
-        """Those for which this is the same begin in order. A lane is one name's."""
-        return (self.priority, self.limits, self.name if self.limits else "")
+    def lane(self) -> object:
+        """Those with the same one are let in by age. A lane is one name's."""
+        return (self.limits, self.name if self.limits else "")
 
     @property
     def turn(self) -> tuple[int, Millis]:
@@ -468,12 +470,39 @@ class Fleet:
             demand(most is None or len(users) <= most, f"{len(users)} under {self.rules[name]}")
 
     def check_order(self, job: Job) -> None:
-        """None that is like it, and older, is still in the store."""
+        """None of its lane that is older, with as high a priority, is still in the store."""
         for other in self.jobs:
-            if other.at == "ready" and other.like == job.like and other is not job:
-                place = self._place(other)
+            has_turn = other.at == "ready" and other.priority >= job.priority
+            if has_turn and other.lane == job.lane and other is not job:
+                place = _place_of(self.world.task(other.id))
                 is_older = place is not None and place < job.place
                 demand(not is_older, f"{job.id} has passed {other.id}")
+
+    def check_lanes(self, state: State) -> None:
+        """Of each lane as many of the oldest as may begin were let in, if anybody was: whatever the
+        priorities, which decide among those that were let in.
+        """
+        lanes = defaultdict[object, list[tuple[Millis, bool, Job]]](list)
+        for job in self.jobs:
+            task = state.tasks[job.id]
+            place = _place_of(task)
+            if job.at == "ready" and job.limits and place is not None and place <= self.now:
+                lanes[job.lane].append((place, task.gate is None, job))
+        for waiting in lanes.values():
+            by_age = sorted(waiting, key=lambda each: each[0])
+            free = self._free(by_age[0][2], state)
+            last = max((place for place, is_in, _ in by_age if is_in), default=0)
+            for place, is_in, job in by_age[:free]:
+                demand(is_in or place >= last, f"a younger one was let in before {job.id}")
+
+    def _free(self, job: Job, state: State) -> int:
+        """How many like it may begin now."""
+        free = len(self.jobs)
+        for name in job.limits:
+            rule, stored = self.rules[name], state.limits.get(name)
+            most = free if rule.concurrency is None else rule.concurrency - len(self.users(name))
+            free = min(free, most, rule.free_begins(stored or Limit(name), self.now))
+        return max(0, free)
 
     def count_turn(self, worker: FleetWorker, job: Job) -> None:
         """Every eighth turn is that of the oldest: nobody passes it more often than that."""
@@ -498,17 +527,9 @@ class Fleet:
             if place is None or place > self.now:
                 continue
             job.place = place
-            if all(self._has_room(name, state.limits.get(name)) for name in job.limits):
+            if self._free(job, state) > 0:
                 (shown if task.gate is None else gated).append(job)
         return shown or gated
-
-    def _has_room(self, name: str, stored: Limit | None) -> bool:
-        rule = self.rules[name]
-        is_free = rule.concurrency is None or len(self.users(name)) < rule.concurrency
-        return is_free and rule.free_begins(stored or Limit(name), self.now) > 0
-
-    def _place(self, job: Job) -> Millis | None:
-        return _place_of(self.world.task(job.id))
 
     # --- when everything has come to rest ------------------------------------------------
 
@@ -559,6 +580,7 @@ class Fleet:
                     if task.permits and (task.pid, task.holder) == (worker.pid, worker.incarnation)
                 ]
                 demand(not held, f"{worker.pid} is dead, and has permits of {held}")
+        self.check_lanes(state)
         for worker in self.alive:
             self._check_nothing_waits(worker)
         for job in self.jobs:
