@@ -19,6 +19,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from layby.core import commands as c
+from layby.core.invariants import check as violations
 from layby.core.limit import Limit, read_rate
 from layby.core.model import Millis, Task
 from layby.core.replies import Claim, TakeData
@@ -278,6 +279,8 @@ class Fleet:
 
     def __init__(self, sizes: tuple[int, ...], backend: Backend = "memory") -> None:
         self.world = World(backend, paused=False, now=1_000_000)
+        self._read: tuple[int, State] | None = None
+        self._checked = (-1, 0)
         self.jobs: list[Job] = []
         self.by_id: dict[str, Job] = {}
         self.by_contender: dict[int, Job] = {}
@@ -293,6 +296,14 @@ class Fleet:
     @property
     def now(self) -> Millis:
         return self.world.now
+
+    @property
+    def state(self) -> State:
+        """What is in the store; read once for each commit."""
+        commits = self.world.engine.commits
+        if self._read is None or self._read[0] != commits:
+            self._read = (commits, self.world.dump())
+        return self._read[1]
 
     @property
     def alive(self) -> list[FleetWorker]:
@@ -407,7 +418,7 @@ class Fleet:
             self.rest()
 
     def _instants(self) -> Iterator[Millis]:
-        state = self.world.dump()
+        state = self.state
         yield from (each.next_at for each in state.limits.values() if each.next_at is not None)
         yield from (each.expires_at for each in state.holders.values() if each.is_alive)
         for task in state.tasks.values():
@@ -474,7 +485,7 @@ class Fleet:
         for other in self.jobs:
             has_turn = other.at == "ready" and other.priority >= job.priority
             if has_turn and other.lane == job.lane and other is not job:
-                place = _place_of(self.world.task(other.id))
+                place = _place_of(self.state.tasks[other.id])
                 is_older = place is not None and place < job.place
                 demand(not is_older, f"{job.id} has passed {other.id}")
 
@@ -519,7 +530,7 @@ class Fleet:
         """Whoever lacks nothing but slots of this worker. In a lane the turn is that of the oldest,
         whatever the priorities: so of those behind a gate, only if nobody else may begin.
         """
-        state = self.world.dump()
+        state = self.state
         shown, gated = worker.jobs("line"), list[Job]()
         for job in (job for job in self.jobs if job.at == "ready"):
             task = state.tasks[job.id]
@@ -553,7 +564,7 @@ class Fleet:
         worker = job.worker
         if worker is None:
             return False
-        task = self.world.task(job.id)
+        task = self.state.tasks[job.id]
         if task.gate is not None or set(task.permit_names) != set(job.limits):
             return False
         worker.regained(job)
@@ -561,15 +572,17 @@ class Fleet:
 
     def _hear_of_losses(self) -> None:
         """Of the dead whose lease is over."""
-        holders = self.world.dump().holders
+        holders = self.state.holders
         for worker in (each for each in self.workers if not each.is_alive):
             holder = holders.get((worker.pid, worker.incarnation))
             if holder is None or not holder.is_alive:
                 self._lose(worker)
 
     def check(self) -> None:
-        self.world.check()
-        state = self.world.dump()
+        state = self.state
+        if self._checked != (self.world.engine.commits, self.now):
+            self._checked = (self.world.engine.commits, self.now)
+            demand(not (wrong := violations(state, self.now)), f"{wrong}")
         for worker in self.workers:
             used = sum(worker.needs(job) for job in worker.jobs("runs"))
             demand(used <= worker.slots, f"{worker.pid} uses {used} of {worker.slots} slots")
