@@ -490,26 +490,32 @@ class Fleet:
                 demand(not is_older, f"{job.id} has passed {other.id}")
 
     def check_lanes(self, state: State) -> None:
-        """Of each lane as many of the oldest as may begin were let in, if anybody was: whatever the
-        priorities, which decide among those that were let in.
+        """Of each name as many of the oldest as may begin under a limit were let in, before any
+        younger ones with the same limits: whatever the priorities, which decide among those.
         """
-        lanes = defaultdict[object, list[tuple[Millis, bool, Job]]](list)
-        for job in self.jobs:
-            task = state.tasks[job.id]
-            place = _place_of(task)
-            if job.at == "ready" and job.limits and place is not None and place <= self.now:
-                lanes[job.lane].append((place, task.gate is None, job))
-        for waiting in lanes.values():
-            by_age = sorted(waiting, key=lambda each: each[0])
-            free = self._free(by_age[0][2], state)
-            last = max((place for place, is_in, _ in by_age if is_in), default=0)
-            for place, is_in, job in by_age[:free]:
-                demand(is_in or place >= last, f"a younger one was let in before {job.id}")
+        for limit in COUNT_PARKED:
+            for name in NAMES:
+                lane = [job for job in self.jobs if job.name == name and limit in job.limits]
+                self._check_lane(lane, limit, state)
 
-    def _free(self, job: Job, state: State) -> int:
-        """How many like it may begin now."""
+    def _check_lane(self, jobs: list[Job], limit: str, state: State) -> None:
+        by_age = list[tuple[Millis, Job]]()
+        last = defaultdict[object, Millis](Millis)
+        for job in jobs:
+            place = _place_of(state.tasks[job.id]) if job.at == "ready" else None
+            if place is not None and place <= self.now and self._free(job.limits, state) > 0:
+                by_age.append((place, job))
+                if state.tasks[job.id].gate is None:
+                    last[job.limits] = max(last[job.limits], place)
+        by_age.sort(key=lambda each: each[0])
+        for place, job in by_age[: self._free((limit,), state)]:
+            is_in = state.tasks[job.id].gate is None
+            demand(is_in or place >= last[job.limits], f"younger ones were let in before {job.id}")
+
+    def _free(self, limits: Iterable[str], state: State) -> int:
+        """How many with these limits may begin now."""
         free = len(self.jobs)
-        for name in job.limits:
+        for name in limits:
             rule, stored = self.rules[name], state.limits.get(name)
             most = free if rule.concurrency is None else rule.concurrency - len(self.users(name))
             free = min(free, most, rule.free_begins(stored or Limit(name), self.now))
@@ -538,7 +544,7 @@ class Fleet:
             if place is None or place > self.now:
                 continue
             job.place = place
-            if self._free(job, state) > 0:
+            if self._free(job.limits, state) > 0:
                 (shown if task.gate is None else gated).append(job)
         return shown or gated
 
