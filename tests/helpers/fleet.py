@@ -490,27 +490,28 @@ class Fleet:
                 demand(not is_older, f"{job.id} has passed {other.id}")
 
     def check_lanes(self, state: State) -> None:
-        """Of each name as many of the oldest as may begin under a limit were let in, before any
-        younger ones with the same limits: whatever the priorities, which decide among those.
+        """Of each name as many of the oldest as may begin under their limits were let in, before
+        any younger ones with the same limits: whatever the priorities, which decide among those.
         """
-        for limit in COUNT_PARKED:
-            for name in NAMES:
-                lane = [job for job in self.jobs if job.name == name and limit in job.limits]
-                self._check_lane(lane, limit, state)
-
-    def _check_lane(self, jobs: list[Job], limit: str, state: State) -> None:
-        by_age = list[tuple[Millis, Job]]()
+        ahead = defaultdict[tuple[str, str], int](int)
         last = defaultdict[object, Millis](Millis)
-        for job in jobs:
-            place = _place_of(state.tasks[job.id]) if job.at == "ready" else None
-            if place is not None and place <= self.now and self._free(job.limits, state) > 0:
-                by_age.append((place, job))
-                if state.tasks[job.id].gate is None:
-                    last[job.limits] = max(last[job.limits], place)
-        by_age.sort(key=lambda each: each[0])
-        for place, job in by_age[: self._free((limit,), state)]:
-            is_in = state.tasks[job.id].gate is None
-            demand(is_in or place >= last[job.limits], f"younger ones were let in before {job.id}")
+        waiting = [(_place_of(state.tasks[job.id]), job) for job in self.jobs if job.at == "ready"]
+        placed = [(place, job) for place, job in waiting if place is not None and job.limits]
+        by_age = [
+            (place, job)
+            for place, job in sorted(placed, key=_first)
+            if place <= self.now and self._free(job.limits, state) > 0
+        ]
+        for place, job in by_age:
+            if state.tasks[job.id].gate is None:
+                last[job.lane] = place
+        for place, job in by_age:
+            lanes = [(name, job.name) for name in job.limits]
+            is_next = all(ahead[lane] < self._free(lane[:1], state) for lane in lanes)
+            is_passed = state.tasks[job.id].gate is not None and place < last[job.lane]
+            demand(not (is_next and is_passed), f"younger ones were let in before {job.id}")
+            for lane in lanes:
+                ahead[lane] += 1
 
     def _free(self, limits: Iterable[str], state: State) -> int:
         """How many with these limits may begin now."""
@@ -650,6 +651,10 @@ def _place_of(task: Task) -> Millis | None:
     if task.state != "pending":
         return None
     return task.ready_at if task.gate is None else task.gate_at
+
+
+def _first(pair: tuple[Millis, Job]) -> Millis:
+    return pair[0]
 
 
 EVENTS = (
