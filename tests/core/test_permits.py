@@ -453,6 +453,27 @@ def test_one_with_two_limits_does_not_pass_those_beyond_what_was_loaded(world: W
     world.check()
 
 
+def test_who_came_back_is_let_in_though_others_were_in_front_of_it(world: World) -> None:
+    """Only the first of the lane is loaded, and that one lacks another permit: a tick looks on."""
+    define(world, "api", concurrency=1)
+    define(world, "db", concurrency=4)
+    for at, limits in enumerate([("db", "api"), ("db",), ("db",), ("db",)]):
+        world.tick(1)
+        world.ok(limited(f"run/{at}", *limits))
+    assert taken(world, 2) == ["run/0:a", "run/1:a"]
+    for run_id in ("run/x", "run/y"):
+        world.ok(limited(run_id, "db", name="h"))
+    others = taken(world, 2, pid="q", names=("h",))
+    define(world, "db", concurrency=2)
+    back = tuple(c.Released(f"run/{at}:a", 1, ready_at=1 + at, begun=False) for at in (0, 1))
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=back))
+    define(world, "api", concurrency=0)
+    world.ok(r.finish(others[0]))
+    world.tick()
+    assert taken(world, 1) == ["run/1:a"]
+    world.check()
+
+
 # --- patterns ------------------------------------------------------------------------------
 
 
