@@ -319,6 +319,57 @@ def test_a_faster_rate_counts_at_once(world: World) -> None:
     world.check()
 
 
+def test_a_slower_rate_gives_no_second_burst(world: World) -> None:
+    """As many as have begun ahead of the rate have done so by the new numbers too."""
+    define(world, rate="60/min", burst=3)
+    start(world, 8)
+    assert len(taken(world)) == 3
+    define(world, rate="1/min", burst=3)
+    assert taken(world) == []
+    world.tick(59_999)
+    assert taken(world) == []
+    world.tick(1)
+    assert taken(world) == ["run/03:a"]
+    define(world, rate="1/min", burst=4)
+    assert taken(world) == ["run/04:a"]
+    world.check()
+
+
+def test_numbers_that_are_given_again_change_nothing(world: World) -> None:
+    define(world, rate="10/min")
+    start(world, 2)
+    taken(world)
+    world.tick(4_000)
+    define(world, rate="10/min")
+    world.tick(1_999)
+    assert taken(world) == []
+    world.tick(1)
+    assert taken(world) == ["run/01:a"]
+
+
+def test_what_has_begun_under_a_pattern_counts_for_numbers_of_its_own(world: World) -> None:
+    define(world, "a*", rate="60/min", burst=3)
+    start(world, 5)
+    assert len(taken(world)) == 3
+    define(world, rate="1/min", burst=3)
+    assert taken(world) == []
+    world.ok(c.DeleteLimit(name="api"))
+    assert taken(world) == []
+    world.tick(1_000)
+    assert taken(world) == ["run/03:a"]
+
+
+def test_a_faster_rate_of_a_pattern_counts_at_once(world: World) -> None:
+    define(world, "a*", rate="1/day")
+    start(world, 3)
+    assert len(taken(world)) == 1
+    define(world, "a*", rate="10/s")
+    world.tick()
+    world.tick(100)
+    assert taken(world) == ["run/01:a"]
+    world.check()
+
+
 def test_a_rate_and_a_concurrency_count_both(world: World) -> None:
     define(world, rate="1/s", concurrency=1)
     start(world, 3)
@@ -399,6 +450,27 @@ def test_one_with_two_limits_does_not_pass_those_beyond_what_was_loaded(world: W
         began += taken(world, 1)
         world.ok(r.finish(began[-1], version=world.task(began[-1]).version))
     assert began == ["run/01:a", "run/02:a", "run/03:a", "run/04:a", "run/00:a"]
+    world.check()
+
+
+def test_who_came_back_is_let_in_though_others_were_in_front_of_it(world: World) -> None:
+    """Only the first of the lane is loaded, and that one lacks another permit: a tick looks on."""
+    define(world, "api", concurrency=1)
+    define(world, "db", concurrency=4)
+    for at, limits in enumerate([("db", "api"), ("db",), ("db",), ("db",)]):
+        world.tick(1)
+        world.ok(limited(f"run/{at}", *limits))
+    assert taken(world, 2) == ["run/0:a", "run/1:a"]
+    for run_id in ("run/x", "run/y"):
+        world.ok(limited(run_id, "db", name="h"))
+    others = taken(world, 2, pid="q", names=("h",))
+    define(world, "db", concurrency=2)
+    back = tuple(c.Released(f"run/{at}:a", 1, ready_at=1 + at, begun=False) for at in (0, 1))
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=back))
+    define(world, "api", concurrency=0)
+    world.ok(r.finish(others[0]))
+    world.tick()
+    assert taken(world, 1) == ["run/1:a"]
     world.check()
 
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.replies import TakeData
-from layby.engine.items import Item
+from layby.core.takes import RETRY_REFUSED_MS
+from layby.engine.items import NOT_BEGUN, Allowance, Item
 from tests.helpers import requests as r
 from tests.helpers.worlds import EVERY_BACKEND, World, resolve
 
@@ -285,3 +286,84 @@ def test_what_is_kept_for_the_oldest_is_no_room_for_others(world: World) -> None
     rider = replace(r.take(0, pid="q"), ahead=1)
     taken = world.ok(r.run("run/y", with_take=rider, a="", b="")).taken
     assert [claim.task.id for claim in taken.claims] == ["run/y:a"]
+
+
+# --- whoever leaves what it was woken for passes the call on -------------------------------
+
+
+def two_who_wait(world: World) -> tuple["Future[Any]", "Future[Any]"]:
+    """The first one also has the code of what will stand in front for it."""
+    return waiting(world, 1, names=("f", "h")), waiting(world, 1, pid="q", names=("f",))
+
+
+HEAVY = c.Node(id="a", name="h", slots=2, priority=1)
+
+
+def test_another_commit_before_the_second_look_loses_no_wake_up() -> None:
+    """The first one is woken, and then keeps its slot for what the next batch has made ready."""
+    with World(paused=False, max_batch=1) as world:
+        first, other = two_who_wait(world)
+        world.batch([(r.run("run/x", a=""), 0), (nodes("run/y", HEAVY), 0)])
+        assert claimed(other) == ["run/x:a"]
+        assert not first.done()
+
+
+@pytest.mark.parametrize("world", EVERY_BACKEND, indirect=True)
+def test_nor_does_one_before_it_was_woken(world: World) -> None:
+    """It was not told of what needs more slots than it has, and finds that when it looks."""
+    first, other = two_who_wait(world)
+    world.ok(nodes("run/y", HEAVY))
+    world.ok(r.run("run/x", a=""))
+    assert claimed(other) == ["run/x:a"]
+    assert not first.done()
+
+
+def test_a_call_is_passed_on_until_nobody_is_left() -> None:
+    """The second one gets what the first was woken for, and the third what the second was."""
+    with World(paused=False, max_batch=1) as world:
+        first, second = two_who_wait(world)
+        third = waiting(world, 1, pid="s", names=("f",))
+        light = c.Node(id="a", name="h", priority=1)
+        world.batch([(r.run("run/x", a="", b=""), 0), (nodes("run/y", light), 0)])
+        found = [claimed(first), claimed(second), claimed(third)]
+        assert found == [["run/y:a"], ["run/x:a"], ["run/x:b"]]
+
+
+def test_who_is_put_off_passes_its_call_on(world: World) -> None:
+    """Its caller has had its share of what is loaded at once, and asks again later."""
+    allowance = Allowance(1)
+    first: Future[Any] = Future()
+    world.engine.submit(
+        [Item(r.take(1, wait_ms=60_000), resolve, first, allowance=allowance)],
+    )
+    other = waiting(world, 1, pid="q")
+    allowance.left = 0
+    world.ok(r.run("run/x", a=""))
+    assert first.result(0) == NOT_BEGUN
+    assert claimed(other) == ["run/x:a"]
+
+
+def refusal(world: World, run_id: str) -> c.BlockTask:
+    """By code that nobody else has."""
+    world.ok(r.run(run_id, a=""))
+    [claim] = world.ok(replace(r.take(1, pid="bad"), codes=(("f", "bad"),))).claims
+    return c.BlockTask(
+        id=claim.task.id, version=claim.task.version, code="bad", why="", ready_at=claim.ready_at
+    )
+
+
+def test_each_is_woken_once_for_a_task(world: World) -> None:
+    """They may not try it before a moment has passed: they must not call each other for ever."""
+    world.clock.advance(1)
+    goods = [replace(r.take(1, pid=pid), codes=(("f", "good"),)) for pid in "pq"]
+    for good, run_id in zip(goods, ("run/x", "run/y"), strict=True):
+        world.ok(refusal(world, run_id))
+        assert len(world.ok(good).claims) == 1
+    last = refusal(world, "run/z")
+    first, other = (submit(world, replace(good, wait_ms=60_000)) for good in goods)
+    world.ok(last)
+    assert not first.done()
+    world.clock.advance(RETRY_REFUSED_MS)
+    world.engine.pump()
+    assert claimed(first) == ["run/z:a"]
+    assert not other.done()

@@ -6,7 +6,8 @@ book. Time passes when told to. What must hold is checked against that book, aft
 - no worker runs more than its slots, and no limit has more bodies or begins than it allows;
 - what a dead worker held is free when its lease is over;
 - when everything has come to rest, nothing waits that may begin and has a slot;
-- of tasks that are alike, the oldest begins first; every eighth turn is that of the oldest of all.
+- of tasks with the same name and limits the oldest is let in first, whatever the priorities, and
+  of those of one priority the oldest begins first; every eighth turn is that of the oldest of all.
 """
 
 from collections import defaultdict
@@ -18,9 +19,11 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from layby.core import commands as c
+from layby.core.invariants import check as violations
 from layby.core.limit import Limit, read_rate
 from layby.core.model import Millis, Task
 from layby.core.replies import Claim, TakeData
+from layby.core.state import State
 from layby.engine.items import Item
 from layby.worker.credit import EVERY, NOTHING, Ask, Contender, Credit, Offer
 from tests.helpers.worlds import Backend, World, resolve
@@ -67,9 +70,9 @@ class Job(Struct, eq=False):
     """
 
     @property
-    def like(self) -> object:
-        """Those for which this is the same begin in order. A lane is one name's."""
-        return (self.priority, self.limits, self.name if self.limits else "")
+    def lane(self) -> object:
+        """Those with the same one are let in by age. A lane is one name's."""
+        return (self.limits, self.name if self.limits else "")
 
     @property
     def turn(self) -> tuple[int, Millis]:
@@ -176,8 +179,10 @@ class FleetWorker:
         self._accept(data if isinstance(data, TakeData) else data.taken, ask)
 
     def _accept(self, data: TakeData, ask: Ask) -> None:
-        asked = NOTHING if data.again else ask
-        self.credit.heard(data.next_place, data.oldest_place, asked)
+        if data.again:
+            self.credit.heard_in_part(ask)
+        else:
+            self.credit.heard(data.next_place, data.oldest_place, ask)
         nodes = [claim for claim in data.claims if claim.task.kind == "node"]
         for claim in nodes:
             self._arrive(self.fleet.by_id[claim.task.id], claim)
@@ -274,11 +279,16 @@ class Fleet:
 
     def __init__(self, sizes: tuple[int, ...], backend: Backend = "memory") -> None:
         self.world = World(backend, paused=False, now=1_000_000)
+        self._read: tuple[int, State] | None = None
+        self._checked = (-1, 0)
         self.jobs: list[Job] = []
         self.by_id: dict[str, Job] = {}
         self.by_contender: dict[int, Job] = {}
-        self.begins: defaultdict[str, list[Millis]] = defaultdict(list)
+        self.begins: defaultdict[str, list[tuple[Millis, int]]] = defaultdict(list)
+        """By limit: when, and by which of its rules."""
         self.rules: dict[str, Limit] = {}
+        self.changes: defaultdict[str, list[Limit]] = defaultdict(list)
+        """By limit: what it was defined as, one after the other."""
         for name in COUNT_PARKED:
             self._define(name, concurrency=1)
         self.workers = [FleetWorker(self, f"w{at}", size) for at, size in enumerate(sizes)]
@@ -286,6 +296,14 @@ class Fleet:
     @property
     def now(self) -> Millis:
         return self.world.now
+
+    @property
+    def state(self) -> State:
+        """What is in the store; read once for each commit."""
+        commits = self.world.engine.commits
+        if self._read is None or self._read[0] != commits:
+            self._read = (commits, self.world.dump())
+        return self._read[1]
 
     @property
     def alive(self) -> list[FleetWorker]:
@@ -368,7 +386,7 @@ class Fleet:
         self.rules[name] = Limit(
             name, defined=True, concurrency=concurrency, rate=rate, burst=burst
         )
-        self.begins[name].clear()  # other numbers count from now on
+        self.changes[name].append(self.rules[name])
         self.ok(
             c.SetLimit(
                 name=name,
@@ -400,7 +418,7 @@ class Fleet:
             self.rest()
 
     def _instants(self) -> Iterator[Millis]:
-        state = self.world.dump()
+        state = self.state
         yield from (each.next_at for each in state.limits.values() if each.next_at is not None)
         yield from (each.expires_at for each in state.holders.values() if each.is_alive)
         for task in state.tasks.values():
@@ -436,13 +454,25 @@ class Fleet:
     def began_under_limits(self, job: Job) -> None:
         job.at = "runs"
         for name in job.limits:
-            self.begins[name].append(self.now)
-            rate = read_rate(self.rules[name].rate or "")
-            if rate is not None:
-                recent = [at for at in self.begins[name] if at > self.now - rate.span]
-                most = rate.count + self.rules[name].burst - 1
-                demand(len(recent) <= most, f"{len(recent)} begins under {self.rules[name]}")
+            self.begins[name].append((self.now, len(self.changes[name]) - 1))
+            self.check_rate(name)
         self.check_permits(job.limits)
+
+    def check_rate(self, name: str) -> None:
+        """Not one too many has begun in any window that ends now: by the rule that holds, or across
+        a change by the larger rate and the larger burst of the two.
+        """
+        changes = self.changes[name]
+        for count, (since, rule) in enumerate(reversed(self.begins[name]), start=1):
+            if rule < len(changes) - 2:
+                return
+            rules = changes[rule:]
+            paces = [read_rate(each.rate or "") for each in rules]
+            if None in paces:
+                return
+            share_us = min(pace.share_us for pace in paces if pace is not None)
+            most = max(each.burst for each in rules) + (self.now - since) * 1_000 // share_us
+            demand(count <= most, f"{count} begins since {since} under {rules}")
 
     def check_permits(self, got: Iterable[str]) -> None:
         """Whoever has got permits of these just now was not one too many."""
@@ -451,12 +481,46 @@ class Fleet:
             demand(most is None or len(users) <= most, f"{len(users)} under {self.rules[name]}")
 
     def check_order(self, job: Job) -> None:
-        """None that is like it, and older, is still in the store."""
+        """None of its lane that is older, with as high a priority, is still in the store."""
         for other in self.jobs:
-            if other.at == "ready" and other.like == job.like and other is not job:
-                place = self._place(other)
+            has_turn = other.at == "ready" and other.priority >= job.priority
+            if has_turn and other.lane == job.lane and other is not job:
+                place = _place_of(self.state.tasks[other.id])
                 is_older = place is not None and place < job.place
                 demand(not is_older, f"{job.id} has passed {other.id}")
+
+    def check_lanes(self, state: State) -> None:
+        """Of each name as many of the oldest as may begin under their limits were let in, before
+        any younger ones with the same limits: whatever the priorities, which decide among those.
+        """
+        ahead = defaultdict[tuple[str, str], int](int)
+        last = defaultdict[object, Millis](Millis)
+        waiting = [(_place_of(state.tasks[job.id]), job) for job in self.jobs if job.at == "ready"]
+        placed = [(place, job) for place, job in waiting if place is not None and job.limits]
+        by_age = [
+            (place, job)
+            for place, job in sorted(placed, key=_first)
+            if place <= self.now and self._free(job.limits, state) > 0
+        ]
+        for place, job in by_age:
+            if state.tasks[job.id].gate is None:
+                last[job.lane] = place
+        for place, job in by_age:
+            lanes = [(name, job.name) for name in job.limits]
+            is_next = all(ahead[lane] < self._free(lane[:1], state) for lane in lanes)
+            is_passed = state.tasks[job.id].gate is not None and place < last[job.lane]
+            demand(not (is_next and is_passed), f"younger ones were let in before {job.id}")
+            for lane in lanes:
+                ahead[lane] += 1
+
+    def _free(self, limits: Iterable[str], state: State) -> int:
+        """How many with these limits may begin now."""
+        free = len(self.jobs)
+        for name in limits:
+            rule, stored = self.rules[name], state.limits.get(name)
+            most = free if rule.concurrency is None else rule.concurrency - len(self.users(name))
+            free = min(free, most, rule.free_begins(stored or Limit(name), self.now))
+        return max(0, free)
 
     def count_turn(self, worker: FleetWorker, job: Job) -> None:
         """Every eighth turn is that of the oldest: nobody passes it more often than that."""
@@ -473,7 +537,7 @@ class Fleet:
         """Whoever lacks nothing but slots of this worker. In a lane the turn is that of the oldest,
         whatever the priorities: so of those behind a gate, only if nobody else may begin.
         """
-        state = self.world.dump()
+        state = self.state
         shown, gated = worker.jobs("line"), list[Job]()
         for job in (job for job in self.jobs if job.at == "ready"):
             task = state.tasks[job.id]
@@ -481,17 +545,9 @@ class Fleet:
             if place is None or place > self.now:
                 continue
             job.place = place
-            if all(self._has_room(name, state.limits.get(name)) for name in job.limits):
+            if self._free(job.limits, state) > 0:
                 (shown if task.gate is None else gated).append(job)
         return shown or gated
-
-    def _has_room(self, name: str, stored: Limit | None) -> bool:
-        rule = self.rules[name]
-        is_free = rule.concurrency is None or len(self.users(name)) < rule.concurrency
-        return is_free and rule.free_begins(stored or Limit(name), self.now) > 0
-
-    def _place(self, job: Job) -> Millis | None:
-        return _place_of(self.world.task(job.id))
 
     # --- when everything has come to rest ------------------------------------------------
 
@@ -515,7 +571,7 @@ class Fleet:
         worker = job.worker
         if worker is None:
             return False
-        task = self.world.task(job.id)
+        task = self.state.tasks[job.id]
         if task.gate is not None or set(task.permit_names) != set(job.limits):
             return False
         worker.regained(job)
@@ -523,15 +579,17 @@ class Fleet:
 
     def _hear_of_losses(self) -> None:
         """Of the dead whose lease is over."""
-        holders = self.world.dump().holders
+        holders = self.state.holders
         for worker in (each for each in self.workers if not each.is_alive):
             holder = holders.get((worker.pid, worker.incarnation))
             if holder is None or not holder.is_alive:
                 self._lose(worker)
 
     def check(self) -> None:
-        self.world.check()
-        state = self.world.dump()
+        state = self.state
+        if self._checked != (self.world.engine.commits, self.now):
+            self._checked = (self.world.engine.commits, self.now)
+            demand(not (wrong := violations(state, self.now)), f"{wrong}")
         for worker in self.workers:
             used = sum(worker.needs(job) for job in worker.jobs("runs"))
             demand(used <= worker.slots, f"{worker.pid} uses {used} of {worker.slots} slots")
@@ -542,6 +600,7 @@ class Fleet:
                     if task.permits and (task.pid, task.holder) == (worker.pid, worker.incarnation)
                 ]
                 demand(not held, f"{worker.pid} is dead, and has permits of {held}")
+        self.check_lanes(state)
         for worker in self.alive:
             self._check_nothing_waits(worker)
         for job in self.jobs:
@@ -592,6 +651,10 @@ def _place_of(task: Task) -> Millis | None:
     if task.state != "pending":
         return None
     return task.ready_at if task.gate is None else task.gate_at
+
+
+def _first(pair: tuple[Millis, Job]) -> Millis:
+    return pair[0]
 
 
 EVENTS = (

@@ -96,12 +96,13 @@ class World:
         now: Millis = 0,
         settings: Settings | None = None,
         chunk: int = 500,
+        max_batch: int = 512,
         wrap: Callable[[Store], Store] = lambda store: store,
         delivery: Delivery | None = None,
     ) -> None:
         self.clock = ManualClock(now)
         self.store = wrap(new_store(backend, settings))
-        config = EngineConfig(debug=True, chunk=chunk)
+        config = EngineConfig(debug=True, chunk=chunk, max_batch=max_batch)
         self.engine = Engine(self.store, self.clock, delivery, config)
         self._paused = paused
         if threaded:

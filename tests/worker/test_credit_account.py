@@ -403,6 +403,39 @@ def test_in_the_turn_of_the_oldest_it_hears_of_whatever_is_older():
     assert credit.offer() == Offer(0, in_line=True, left=TaskPlace(7), oldest=True)
 
 
+def test_who_was_not_told_what_is_left_asks_before_it_grants():
+    """It may be anybody's turn: also that of the oldest, which must not be missed (seed 4538)."""
+    credit = Credit(1)
+    for _ in range(EVERY - 1):
+        credit.leave(begun(credit))
+    ask = credit.ask(1)
+    credit.answered(ask)
+    credit.heard_in_part(ask)
+    claim = in_line(credit, 5)
+    assert credit.grants() == []
+    asked = credit.earlier()
+    assert asked is not None
+    assert (asked.free, asked.before, asked.oldest) == (1, 5, True)
+    credit.answered(asked)
+    hear(credit, None, asked)
+    assert credit.grants() == [claim]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_answer_to_a_later_question_says_it(is_late):
+    """It knows more than one that was cut short, whichever comes first."""
+    credit = Credit(2)
+    cut, whole = credit.ask(1), credit.ask(1)
+    for ask in (whole, cut) if is_late else (cut, whole):
+        credit.answered(ask)
+        if ask is cut:
+            credit.heard_in_part(cut)
+        else:
+            hear(credit, None, whole)
+    claim = in_line(credit, 5)
+    assert credit.grants() == [claim]
+
+
 def test_a_worker_that_stops_takes_nothing_but_its_bodies_go_on():
     credit = Credit(1)
     body = parked(credit)

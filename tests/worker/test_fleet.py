@@ -3,6 +3,7 @@
 Each has tests of its own; here the engine and the `Credit` of several workers meet all of them.
 """
 
+from collections.abc import Iterable
 from random import Random
 from types import ModuleType
 
@@ -17,8 +18,12 @@ from tests.helpers.fleet import EVENTS, Broken, Event, Fleet, schedule
 from tests.helpers.planted_bugs import planted
 from tests.helpers.worlds import Backend
 
-FEW = 60
-"""Schedules that are drawn to find a bug."""
+FEW = 15
+"""Schedules in which nothing may be found each time; the slow tests draw many."""
+TELLING = (1, 7, 5, 6, 12, 53)
+"""Schedules that show most of the planted bugs: they are tried first."""
+ONCE_FOUND = (4538, 147, 317, 3932)
+"""Schedules that have shown a bug of ours."""
 
 BUGS: dict[str, tuple[ModuleType, str, str]] = {
     "one more than a limit allows": (
@@ -33,6 +38,11 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "begins are not counted for the rate": (limit, "+ rate.share_us", "+ 0"),
     "a burst is one too large": (limit, "max(0, self.burst - ", "max(0, self.burst + 1 - "),
+    "a change of a rate gives a second burst": (
+        limit,
+        "if pace is None or ahead_us <= 0:",
+        "if True:",
+    ),
     "a permit that is freed lets nobody in": (
         permits,
         "d.put_limit(d.limit(name).holding(by))\n        touched |= {name: None} if by < 0 else {}",
@@ -73,6 +83,12 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
         "elif holder.expires_at <= d.now:",
         "elif holder.expires_at + 3_000 <= d.now:",
     ),
+    "what was paid by a faster rate counts for little": (limit, "if was is not None:", "if False:"),
+    "an answer that was cut short is no news": (
+        credit,
+        "if ask.number == 0 or ask.number > self._told:\n            self._note_left(ANYBODY",
+        "if False:\n            self._note_left(ANYBODY",
+    ),
     "no turn is that of the oldest": (
         credit,
         "return self._turns % EVERY == EVERY - 1 and self._is_mixed",
@@ -94,7 +110,7 @@ sizes = st.lists(st.integers(1, 3), min_size=1, max_size=3)
 def test_everything_holds_together(backend: Backend) -> None:
     @given(sizes, events)
     @settings(
-        max_examples={"memory": 40, "sqlite": 8}[backend],
+        max_examples={"memory": 30, "sqlite": 6}[backend],
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
@@ -104,7 +120,7 @@ def test_everything_holds_together(backend: Backend) -> None:
     hold()
 
 
-def seed_that_shows(seeds: range) -> int | None:
+def seed_that_shows(seeds: Iterable[int]) -> int | None:
     for seed in seeds:
         slots, happening = schedule(Random(seed))
         try:
@@ -115,7 +131,7 @@ def seed_that_shows(seeds: range) -> int | None:
 
 
 def test_without_a_bug_nothing_is_found() -> None:
-    assert seed_that_shows(range(FEW)) is None
+    assert seed_that_shows((*range(FEW), *ONCE_FOUND)) is None
 
 
 @pytest.mark.slow
@@ -126,11 +142,11 @@ def test_without_a_bug_nothing_is_found_for_long() -> None:
 @pytest.mark.parametrize("name", [name for name in BUGS if name not in RARE])
 def test_the_properties_find(name: str) -> None:
     with planted(*BUGS[name]):
-        assert seed_that_shows(range(2 * FEW)) is not None
+        assert seed_that_shows((*TELLING, *ONCE_FOUND, *range(120))) is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RARE)
 def test_the_properties_find_what_is_rare(name: str) -> None:
     with planted(*BUGS[name]):
-        assert seed_that_shows(range(20 * FEW)) is not None
+        assert seed_that_shows(range(1_200)) is not None

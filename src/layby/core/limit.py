@@ -137,15 +137,24 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
     def told_up_to(self, cursor: str | None) -> "Limit":
         return replace(self, cursor=cursor)
 
-    def defined_as(self, rule: "Limit", now: Millis) -> "Limit":
-        """With other numbers: what is in use stays so, but nobody waits longer than by these."""
-        paid_us, pace = 0, rule.pace
-        if pace is not None:
-            paid_us = min(self.paid_us, now * 1_000 + rule.burst * pace.share_us)
+    def defined_as(self, rule: "Limit", now: Millis, before: "Limit | None") -> "Limit":
+        """With other numbers: what is in use stays so. `before`: whose numbers counted so far."""
+        paid_us = self.paid_by(rule, now, before).paid_us
         return replace(rule, held=self.held, paid_us=paid_us, opened=self.opened)
 
     def undefined(self) -> "Limit":
         return Limit(self.name, held=self.held, paid_us=self.paid_us, opened=self.opened)
+
+    def paid_by(self, rule: "Limit", now: Millis, before: "Limit | None" = None) -> "Limit":
+        """As many begins are paid for as were by the numbers that counted `before`: a change gives
+        no second burst. But nobody waits longer than by the new ones.
+        """
+        pace, was, ahead_us = rule.pace, before and before.pace, self.paid_us - now * 1_000
+        if pace is None or ahead_us <= 0:
+            return replace(self, paid_us=0)
+        if was is not None:
+            ahead_us = -(-ahead_us * pace.share_us // was.share_us)
+        return replace(self, paid_us=now * 1_000 + min(ahead_us, rule.burst * pace.share_us))
 
     # --- as a rule -----------------------------------------------------------------------
 

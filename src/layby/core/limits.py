@@ -98,7 +98,8 @@ def set_limit(d: Draft, c: SetLimit) -> Reply:
 
 def define(d: Draft, wanted: Limit) -> Limit:
     """From now on these numbers count: whoever may begin by them is let in."""
-    d.put_limit(d.limit(wanted.name).defined_as(wanted, d.now))
+    before = d.rule(wanted.name)
+    d.put_limit(d.limit(wanted.name).defined_as(wanted, d.now, before))
     _tell(d, wanted.name, is_pattern=wanted.pattern)
     return d.limit(wanted.name)
 
@@ -106,9 +107,10 @@ def define(d: Draft, wanted: Limit) -> Limit:
 def undefine(d: Draft, name: str) -> None:
     """The numbers of a pattern count again, if there is one; else whoever waits goes on waiting."""
     limit = d.limit(name)
-    d.put_limit(limit.undefined())
-    if limit.pattern:
-        d.put_limit(Limit(name, pattern=True))
+    d.put_limit(Limit(name, pattern=True) if limit.pattern else limit.undefined())
+    rule = None if limit.pattern else d.rule(name)
+    if rule is not None:
+        d.put_limit(d.limit(name).paid_by(rule, d.now, before=limit))
     _tell(d, name, is_pattern=limit.pattern)
 
 
@@ -118,6 +120,13 @@ def _tell(d: Draft, name: str, *, is_pattern: bool) -> None:
         d.put_limit(d.limit(name).told_up_to("").due_at(d.now))
     else:
         permits.let_in(d, name)
+
+
+def _repay(d: Draft, name: str) -> None:
+    """The pattern has other numbers: nobody under it waits longer than by these."""
+    limit, rule = d.limit(name), d.rule(name)
+    if rule is not None and not limit.defined and limit.paid_us > 0:
+        d.put_limit(limit.paid_by(rule, d.now))
 
 
 @declare("layby.limit.delete", sender=Sender.CLIENT, answer=Empty)
@@ -206,6 +215,7 @@ def spread_pattern(d: Draft, c: SpreadPattern) -> Reply:
         return OK
     for name in c.names:
         if is_under(name, c.pattern) and not d.limit(name).pattern:
+            _repay(d, name)
             permits.let_in(d, name)
     if c.names:
         d.put_limit(pattern.told_up_to(c.names[-1]).due_at(d.now))

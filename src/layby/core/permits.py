@@ -201,7 +201,8 @@ def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | Non
                 return None
             older += is_older
             d.put_task(task.let_in())
-    return _room(d, task_name, gate)
+    may_be_older = lane.end is not None and lane.end[0] < last
+    return max(_room(d, task_name, gate), _free(d, gate) - older if may_be_older else 0)
 
 
 def _older_elsewhere(d: "Draft", task: Task) -> Iterator[Task]:

@@ -373,7 +373,8 @@ class Engine:
 
     def _run(self, batch: Sequence[Item], queries: Sequence[Item]) -> None:
         for portion in self._scales.portions(batch):
-            answer([(item, NOT_BEGUN) for item in portion.put_off])
+            if portion.put_off:
+                self._put_off(portion.put_off)
             beside = self._read_beside(portion)
             if portion.begun:
                 self._serve(portion.begun)
@@ -382,6 +383,11 @@ class Engine:
         self._served += len(batch)
         for query in queries:
             self._ask(query)
+
+    def _put_off(self, items: Sequence[Item]) -> None:
+        """Takes among them do not look: others are woken for what they were woken for."""
+        answer([(item, NOT_BEGUN) for item in items])
+        self._again.extend(self._takes.woken_by(Changes(), items))
 
     def _read_beside(self, portion: Portion) -> Item | None:
         """What takes long to load is read on another thread, if it is only read.
@@ -422,7 +428,7 @@ class Engine:
         _, replies, changes, now = applied
         answers = list(self._answers_now(batch, replies, now))
         answers += self._watches.settled_by(changes)
-        self._follow_up(changes)  # messages first: somebody waits for them on another machine
+        self._follow_up(changes, batch)  # messages first: who waits for them is far away
         answer(answers)
 
     def _run_by_halves(self, batch: Sequence[Item], contended: Contended) -> None:
@@ -535,9 +541,9 @@ class Engine:
             replaced = self._takes.add(item, now, look_at, _in_front(item.request, reply.data))
             answer([(older, ok(TakeData())) for older in replaced])
 
-    def _follow_up(self, changes: Changes) -> None:
+    def _follow_up(self, changes: Changes, batch: Sequence[Item] = ()) -> None:
         """What a commit sets in motion: waiting takes, and messages."""
-        self._again.extend(self._takes.woken_by(changes))
+        self._again.extend(self._takes.woken_by(changes, batch))
         offered = self._store.offered_here(changes) if changes.messages else ()
         if self._store.is_shared:
             self._store.announce(announcement_of(changes, offered))

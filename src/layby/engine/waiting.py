@@ -6,6 +6,7 @@ Owned by the writer alone, so nothing can happen between "not yet" and "wait for
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nsmallest
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from layby.core.changes import Changes
@@ -17,8 +18,23 @@ from layby.engine.items import Item
 from layby.store.announcement import Announcement
 
 
+class Call(Struct, eq=False):
+    """A ready task for which takes are woken, one after the other, until it is taken."""
+
+    task: Task
+    woken: list[Item] = field(default_factory=list)
+    """Each of them once. The last one is about to look."""
+
+
+Calls = dict[str, Call]
+"""By the ids of the tasks, in the order of turns."""
+
+
 class WaitingTakes:
     """Oldest first. A commit that makes a task ready wakes one take that has room for it.
+
+    Until that one looks, time has passed, and there may be another commit: it may find something
+    else, or keep its slots for that. Then the call is passed on to the next one with room.
 
     If none has a free slot, it wakes one that may be handed something ahead; failing that, all
     takes with somebody in line hear of it. When a task that needs several slots is no longer ready,
@@ -31,6 +47,8 @@ class WaitingTakes:
         """Those that want to look again at a time, whatever is committed until then."""
         self._in_front: dict[Item, TaskPlace] = {}
         """What they have left because it needs more slots than they offer: nobody passes it."""
+        self._calls: Calls = {}
+        """Of those that were woken and have not looked yet."""
 
     def __len__(self) -> int:
         return len(self._until)
@@ -88,30 +106,51 @@ class WaitingTakes:
         self._remove([item for item in self._until if item.is_abandoned])
 
     def all(self) -> list[Item]:
+        self._calls.clear()
         return self._remove(list(self._until))
 
-    def woken_by(self, changes: Changes) -> list[Item]:
+    def woken_by(self, changes: Changes, looked: Sequence[Item] = ()) -> list[Item]:
+        """`looked`: the requests of this commit; what those among them have left that were woken
+        for it, others are woken for.
+        """
         gone = {pid for (pid, _), holder in changes.holders.items() if not holder.is_alive}
         woken = dict.fromkeys(item for item in self._until if _take(item).pid in gone)
-        if not changes.tasks and not changes.closed:
+        passed_on = self._passed_on(changes, looked) if self._calls else []
+        if not self._until or not (changes.tasks or changes.closed or passed_on):
             return self._remove(list(woken))
         woken |= dict.fromkeys(self._kept_for(changes.large_gone))
         woken |= dict.fromkeys(self._kept_for_names(changes.closed))
-        ready = _in_order(changes)
-        for item in self._until if ready else ():
-            take, in_front = _take(item), self._in_front.get(item)
-            for task in list(_served(take, take.free, ready.values(), in_front)):
-                woken[item] = None
-                del ready[task.id]
-        for item in self._until if ready else ():
-            for task in list(_served(_take(item), _ahead(_take(item)), ready.values())):
-                woken[item] = None
-                del ready[task.id]
-        for item in self._until if ready else ():
-            take = _take(item)
-            if take.in_line and any(is_for(take.key, task) for task in ready.values()):
-                woken[item] = None
+        woken |= dict.fromkeys(self._called(_in_order(changes, passed_on)))
         return self._remove(list(woken))
+
+    def _passed_on(self, changes: Changes, looked: Sequence[Item]) -> list[Call]:
+        for task_id in self._calls.keys() & changes.tasks.keys():
+            del self._calls[task_id]
+        items = set(looked)
+        passed_on = [call for call in self._calls.values() if call.woken[-1] in items]
+        for call in passed_on:
+            del self._calls[call.task.id]
+        return passed_on
+
+    def _called(self, calls: Calls) -> Iterator[Item]:
+        """Those that are to look, because of tasks that are ready."""
+        for item in self._until if calls else ():
+            take, in_front = _take(item), self._in_front.get(item)
+            served = _served(take, take.free, _new(item, calls), in_front)
+            yield from self._call(item, calls, served)
+        for item in self._until if calls else ():
+            served = _served(_take(item), _ahead(_take(item)), _new(item, calls))
+            yield from self._call(item, calls, served)
+        for item in self._until if calls else ():
+            take = _take(item)
+            if take.in_line and any(is_for(take.key, call.task) for call in calls.values()):
+                yield item
+
+    def _call(self, item: Item, calls: Calls, served: Iterable[Task]) -> Iterator[Item]:
+        for task in list(served):
+            call = self._calls[task.id] = calls.pop(task.id)
+            call.woken.append(item)
+            yield item
 
     def _kept_for(self, gone: Sequence[Task]) -> Iterator[Item]:
         """Takes that may have kept free slots for one of these."""
@@ -232,11 +271,17 @@ def _ahead(take: Take) -> int:
     return take.ahead if take.before is None else 0
 
 
-def _in_order(changes: Changes) -> dict[str, Task]:
-    """What has become ready, by turns: takes are handed it in that order."""
+def _in_order(changes: Changes, passed_on: Sequence[Call]) -> Calls:
+    """With what has become ready, by turns: takes are handed it in that order."""
     tasks = (changes.tasks[key] for key in changes.readied)
-    ready = sorted((task for task in tasks if task.is_ready), key=lambda task: place_of(task).turn)
-    return {task.id: task for task in ready}
+    calls = [*passed_on, *(Call(task) for task in tasks if task.is_ready)]
+    calls.sort(key=lambda call: place_of(call.task).turn)
+    return {call.task.id: call for call in calls}
+
+
+def _new(item: Item, calls: Calls) -> Iterator[Task]:
+    """What it has not been woken for yet."""
+    return (call.task for call in calls.values() if item not in call.woken)
 
 
 def _served(

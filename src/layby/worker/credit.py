@@ -9,7 +9,7 @@ the time since when it is ready: its place. Free slots go to those of the highes
 these to the oldest; but every eighth time to the oldest of all, so that nobody waits for ever.
 Tasks in the store take part: every answer to a take says which one there has the first turn, and
 which is the oldest, and while that one comes before the head of the line, free slots are reserved
-for it and ask for it (`before`).
+for it and ask for it (`before`). An answer that cannot say it leaves `ANYBODY` there.
 
 Whoever has the turn but needs more slots than are free waits for them, and nobody passes: what
 becomes free is kept for it. That also holds for a task in the store, until we hear that it is gone.
@@ -39,7 +39,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from layby.core.model import Millis
+from layby.core.model import NEVER, Millis
 from layby.core.queue import TaskPlace
 
 AHEAD: Final = 64
@@ -145,6 +145,8 @@ class TaskInTransit(Struct):
 
 
 NOTHING: Final = Ask()
+ANYBODY: Final = TaskPlace(-NEVER, priority=NEVER)
+"""What is left in the store when we were not told: it may be anybody, so it comes before all."""
 
 
 class Credit:
@@ -315,6 +317,14 @@ class Credit:
             self._note_left(next_left, oldest_left, is_news=ask.number == 0)
         if ask.number == 0:
             self._is_in_doubt = True
+
+    def heard_in_part(self, ask: Ask) -> None:
+        """The queue changed under the take, so its answer does not say what is left: whoever has
+        the next turn, we ask before we grant it.
+        """
+        if ask.number == 0 or ask.number > self._told:
+            self._note_left(ANYBODY, ANYBODY, is_news=ask.number == 0)
+            self._told = max(self._told, ask.number)
 
     # --- decisions -----------------------------------------------------------------------
 

@@ -477,8 +477,10 @@ class Worker:
         data = None if reply is None else reply.data
         taken = data.taken if isinstance(data, TakingData) else data
         if isinstance(taken, TakeData):
-            asked = NOTHING if taken.again else ask
-            self.credit.heard(taken.next_place, taken.oldest_place, asked)
+            if taken.again:
+                self.credit.heard_in_part(ask)
+            else:
+                self.credit.heard(taken.next_place, taken.oldest_place, ask)
             self.arrive(taken.claims)
 
     def _handle_reply(self, reply: Reply | None, ask: Ask) -> None:
