@@ -62,9 +62,10 @@ class Signals:
         self._wake, self._woken = socket.socketpair()
         self._wake.settimeout(0)
         self._woken.settimeout(0)
-        self._holder: HeldKey | None = None
-        self._held: HeldKey | None = None
-        """What the connection has a lock for."""
+        self._holders: dict[str, HeldKey] = {}
+        """By their pids: a process may have several workers."""
+        self._held: dict[str, HeldKey] = {}
+        """What the connection has locks for."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="layby-signals", daemon=True)
         self._thread.start()
@@ -77,8 +78,8 @@ class Signals:
             self._ring()
 
     def hold(self, holder: HeldKey) -> None:
-        """From any thread: this process is that holder now, and none other."""
-        self._holder = holder
+        """From any thread: a worker of this process is that holder, and no earlier one, now."""
+        self._holders = self._holders | {holder[0]: holder}
         self._ring()
 
     def stop(self) -> None:
@@ -100,7 +101,7 @@ class Signals:
             try:
                 with self._connector.connect() as connection:
                     connection.execute(f"LISTEN {CHANNEL}")
-                    failures, self._held = 0, None
+                    failures, self._held = 0, {}
                     self._hold(connection)
                     self._heard(EVERYTHING)
                     self._serve(connection)
@@ -130,10 +131,12 @@ class Signals:
         self._tell_all(connection)  # what was committed just before the end
 
     def _hold(self, connection: Connection) -> None:
-        if (holder := self._holder) != self._held and holder is not None:
-            connection.execute(_LET_GO)
+        if (holders := self._holders) == self._held:
+            return
+        connection.execute(_LET_GO)
+        for holder in holders.values():
             connection.execute(_HOLD, holder)
-            self._held = holder
+        self._held = holders
 
     def _tell_all(self, connection: Connection) -> None:
         if not self._told:
