@@ -69,7 +69,7 @@ async def order_of_timers():
         loop.call_at(base + chance.randrange(20) * 0.01, seen.append, number)
         for number in range(300)
     ]
-    for timer in chance.sample(timers, 45):  # of more, a real loop that is late builds its heap anew
+    for timer in chance.sample(timers, 45):  # of more, a late loop builds its heap anew
         timer.cancel()
     loop.call_at(base + 0.21, done.set_result, None)
     await done

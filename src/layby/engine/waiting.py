@@ -18,7 +18,7 @@ from layby.engine.items import Item
 from layby.store.announcement import Announcement
 
 
-class Call(Struct, eq=False):
+class WakeUpCall(Struct, eq=False):
     """A ready task for which takes are woken, one after the other, until it is taken."""
 
     task: Task
@@ -26,7 +26,7 @@ class Call(Struct, eq=False):
     """Each of them once. The last one is about to look."""
 
 
-Calls = dict[str, Call]
+WakeUpCalls = dict[str, WakeUpCall]
 """By the ids of the tasks, in the order of turns."""
 
 
@@ -47,7 +47,7 @@ class WaitingTakes:
         """Those that want to look again at a time, whatever is committed until then."""
         self._in_front: dict[Item, TaskPlace] = {}
         """What they have left because it needs more slots than they offer: nobody passes it."""
-        self._calls: Calls = {}
+        self._calls: WakeUpCalls = {}
         """Of those that were woken and have not looked yet."""
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class WaitingTakes:
         woken |= dict.fromkeys(self._called(_in_order(changes, passed_on)))
         return self._remove(list(woken))
 
-    def _passed_on(self, changes: Changes, looked: Sequence[Item]) -> list[Call]:
+    def _passed_on(self, changes: Changes, looked: Sequence[Item]) -> list[WakeUpCall]:
         for task_id in self._calls.keys() & changes.tasks.keys():
             del self._calls[task_id]
         items = set(looked)
@@ -132,7 +132,7 @@ class WaitingTakes:
             del self._calls[call.task.id]
         return passed_on
 
-    def _called(self, calls: Calls) -> Iterator[Item]:
+    def _called(self, calls: WakeUpCalls) -> Iterator[Item]:
         """Those that are to look, because of tasks that are ready."""
         for item in self._until if calls else ():
             take, in_front = _take(item), self._in_front.get(item)
@@ -146,7 +146,7 @@ class WaitingTakes:
             if take.in_line and any(is_for(take.key, call.task) for call in calls.values()):
                 yield item
 
-    def _call(self, item: Item, calls: Calls, served: Iterable[Task]) -> Iterator[Item]:
+    def _call(self, item: Item, calls: WakeUpCalls, served: Iterable[Task]) -> Iterator[Item]:
         for task in list(served):
             call = self._calls[task.id] = calls.pop(task.id)
             call.woken.append(item)
@@ -271,15 +271,15 @@ def _ahead(take: Take) -> int:
     return take.ahead if take.before is None else 0
 
 
-def _in_order(changes: Changes, passed_on: Sequence[Call]) -> Calls:
+def _in_order(changes: Changes, passed_on: Sequence[WakeUpCall]) -> WakeUpCalls:
     """With what has become ready, by turns: takes are handed it in that order."""
     tasks = (changes.tasks[key] for key in changes.readied)
-    calls = [*passed_on, *(Call(task) for task in tasks if task.is_ready)]
+    calls = [*passed_on, *(WakeUpCall(task) for task in tasks if task.is_ready)]
     calls.sort(key=lambda call: place_of(call.task).turn)
     return {call.task.id: call for call in calls}
 
 
-def _new(item: Item, calls: Calls) -> Iterator[Task]:
+def _new(item: Item, calls: WakeUpCalls) -> Iterator[Task]:
     """What it has not been woken for yet."""
     return (call.task for call in calls.values() if item not in call.woken)
 
