@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from layby.core.commands import (
+    AcquireTask,
     AnnotateTask,
     CreateBelow,
     HeartbeatWorker,
@@ -164,3 +165,40 @@ def test_one_of_several_waits_has_an_id_to_type(desk: Desk):
         moved = typed("extend", wait, "--timeout", "2h", "--by", "anna").lines
         assert moved[0].startswith("a:a waits until ")
     assert typed("wake", short, "--by", "bob", "--reason", "now").lines == ["a:a goes on"]
+
+
+def test_a_call_means_its_own_wait_while_it_is_in_one(desk: Desk):
+    """Its id is that of the caller's wait as well: `why` names what is done then."""
+    call = f"{NODE}.x.rpc-1"
+    record = f"{call}.w0.sleep-1"
+    ask = WaitingOn("rpc", "a call", deadline=60_000, awaited=call, record_id=call)
+    calling = WaitingOn("bundle", "waiting for the first", members=(ask,)).to_text()
+    sleeping = WaitingOn("sleep", "sleeping 60 s", deadline=60_000, record_id=record).to_text()
+    desk.do(
+        r.run(a="", with_take=r.take()),
+        CreateBelow(
+            id=NODE,
+            version=1,
+            promise_id=call,
+            timeout=60_000,
+            tags={"resonate:target": "poll://any@other", MOVABLE: "true"},
+        ),
+        AnnotateTask(id=NODE, version=1, sub_status="Deferred", waiting_on=calling),
+        AcquireTask(id=call, version=0, pid="q", ttl=60_000),
+    )
+    short = "a:a.x.rpc-1"
+    assert typed("extend", short, "--timeout", "2h").lines[0].startswith("a:a waits until ")
+    desk.do(
+        CreateBelow(
+            id=call,
+            version=1,
+            promise_id=record,
+            timeout=60_000,
+            tags={"resonate:timer": "true", MOVABLE: "true"},
+        ),
+        AnnotateTask(id=call, version=1, sub_status="Deferred", waiting_on=sleeping),
+    )
+    named = {each.strip() for each in typed("why", short).lines}
+    assert {f"$ layby wake {short}", f"$ layby extend {short} --timeout 1h"} <= named
+    assert typed("extend", short, "--timeout", "2h").lines[0].startswith(f"{short} waits until ")
+    assert typed("wake", short).lines == [f"{short} goes on"]

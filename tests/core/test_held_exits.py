@@ -246,3 +246,11 @@ def test_what_does_not_wait_says_what_it_is_held_up_by(world: World, state: str,
     for command in (wake(), extend()):
         refused = world.send(command)
         assert (refused.status, says in str(refused.data)) == (409, True)
+
+
+@pytest.mark.parametrize("exit_id", ["", "x" * 37])
+def test_an_exit_id_that_cannot_be_kept_is_named(world: World, exit_id: str) -> None:
+    parked(world)
+    refused = world.send(wake(exit_id=exit_id))
+    assert refused.status == 400
+    assert "exitId must be 1 to 36 printable ASCII characters" in str(refused.data)

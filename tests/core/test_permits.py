@@ -6,7 +6,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.limit import Limit, Opened
-from layby.core.limits import GetLimit
+from layby.core.limits import SPREAD, GetLimit
 from layby.core.queries import ExplainPromise
 from layby.core.waits import waiting_of
 from tests.helpers import requests as r
@@ -578,6 +578,85 @@ def test_a_parked_body_keeps_its_permit_if_it_counts(world: World) -> None:
     park(world, "run/00:a")
     assert taken(world) == []
     assert regain(world, "run/00:a") is None
+    world.check()
+
+
+@pytest.mark.parametrize("name", ["api", "a*"])
+def test_parked_bodies_that_no_longer_count_give_their_permits_up(world: World, name: str) -> None:
+    define(world, name, concurrency=1, count_parked=True)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    define(world, name, concurrency=1)
+    define(world, name, concurrency=1, rate="9/s")  # before time has passed
+    world.tick()
+    assert standing(world).holders == ()
+    assert taken(world) == ["run/01:a"]
+    assert regain(world, "run/00:a") is not None
+    world.check()
+
+
+@pytest.mark.parametrize("name", ["api", "a*"])
+def test_parked_bodies_that_count_now_let_nobody_else_in(world: World, name: str) -> None:
+    """More are held than allowed then, as if there had been more permits before."""
+    define(world, name, concurrency=1)
+    start(world, 3)
+    for task_id in ("run/00:a", "run/01:a"):
+        assert taken(world, 1) == [task_id]
+        park(world, task_id)
+    define(world, name, concurrency=1, count_parked=True)
+    world.tick()
+    assert standing(world).holders == ("run/00:a", "run/01:a")
+    assert regain(world, "run/00:a") is None
+    world.ok(c.AnnotateTask(id="run/00:a", version=1))
+    world.ok(r.finish("run/00:a"))
+    assert taken(world) == []
+    world.ok(c.AnnotateTask(id="run/01:a", version=1))
+    world.ok(r.finish("run/01:a"))
+    assert taken(world) == ["run/02:a"]
+    world.check()
+
+
+def test_a_body_in_line_stays_there_when_parked_ones_count(world: World) -> None:
+    """It is about to run: with a permit that is not free, too many would."""
+    define(world, concurrency=1)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    told = regain(world, "run/00:a")
+    define(world, concurrency=1, count_parked=True)
+    world.tick()
+    assert standing(world).holders == ("run/01:a",)
+    assert world.promise(told.id).is_pending
+    world.check()
+
+
+def test_parked_bodies_without_a_limit_of_their_own_under_a_pattern_count(world: World) -> None:
+    """The rows of such limits are forgotten while nothing of them is in use."""
+    define(world, "a*", concurrency=1)
+    start(world, 1)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    define(world, "a*", concurrency=1, count_parked=True)
+    world.tick()
+    assert standing(world).held == 1
+    world.check()
+
+
+def test_many_parked_bodies_give_their_permits_up_by_ticks(world: World) -> None:
+    """A few at a time, and each of them."""
+    count = SPREAD + 1
+    define(world, concurrency=count, count_parked=True)
+    start(world, count)
+    held = taken(world, 1_000)
+    assert len(held) == count
+    for task_id in held:
+        park(world, task_id)
+    define(world, concurrency=count)
+    world.tick()
+    assert standing(world).held == 0
+    assert world.dump().limits["api"].next_at is None
     world.check()
 
 

@@ -176,3 +176,15 @@ async def test_the_store_may_say_another_deadline():
     with pytest.raises(DeferTimeout):
         await watch
     assert clock.elapsed == 7
+
+
+@virtual_test
+async def test_a_deadline_that_a_person_moved_is_not_told_by_its_length():
+    store = Store()
+    watches = watching(store)
+    watch = until(watches, 60)
+    watches.move_by_hand("r", current_clock().now() + 3_000)
+    await asyncio.sleep(3.1)
+    store.tell(ok(PromiseData(promise(None))))
+    with pytest.raises(DeferTimeout, match="p was not settled by its deadline, which was moved"):
+        await watch

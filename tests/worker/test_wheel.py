@@ -288,6 +288,17 @@ async def test_a_condition_that_exits_has_failed():
 
 
 @virtual_test
+async def test_a_moved_deadline_is_not_told_by_a_length():
+    """Neither the one it was to have nor that from the move to its end is true."""
+    wheel = Wheel()
+    poll = wheel.watch(Asked(), 10, timeout=60)
+    poll.record_id = "r"
+    wheel.move("r", 3)
+    with pytest.raises(DeferTimeout, match=r"not met by its deadline, which was moved \(1 poll\)"):
+        await poll.future
+
+
+@virtual_test
 async def test_a_last_question_at_the_deadline():
     """The deadline falls between two questions: one more is asked there, then it times out."""
     wheel, asked = Wheel(), Asked()

@@ -15,8 +15,15 @@ from layby.client.request_ids import new_request_id
 from layby.core.commands import ExtendWait, GetPromise, GetTask, WakeTask
 from layby.core.model import Millis, Task, ancestors_of
 from layby.core.queries import ListWaiting
-from layby.core.replies import ExitData, Explanation, PromiseData
-from layby.core.waits import WaitingOn, held_wait, read_waiting_on, shown_state
+from layby.core.replies import ExitData, Explanation, PromiseData, TaskData
+from layby.core.waits import (
+    WaitingOn,
+    held_wait,
+    held_waits,
+    is_backing_off,
+    read_waiting_on,
+    shown_state,
+)
 from layby.errors import Conflict
 from layby.wire import json_values
 from layby.workflow.moments import span
@@ -202,14 +209,26 @@ class NamedWait(NamedTuple):
 
 async def _meant(client: Client, asked: str) -> NamedWait:
     """By the id of a task, of a run of which one task waits, or of a wait: such an id continues
-    that of its task, and there need not be a promise of it.
+    that of its task, and there need not be a promise of it. That of a call is both, and means the
+    function that serves it as long as that waits itself.
     """
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
+        if await _waits_itself(client, each):
+            return NamedWait(each)
         above = await _nearest_task(client, each)
         is_below = above is not None and each[len(above)] == "."
         if above is not None and is_below and not await _is_task_of_run(client, each):
             return NamedWait(above, each)
     return NamedWait(await _deferred(client, asked))
+
+
+async def _waits_itself(client: Client, task_id: str) -> bool:
+    """In something that a person can end. The wait of a trigger is that of the task it is for."""
+    found = (await client.send(GetTask(id=task_id))).data
+    if not isinstance(found, TaskData) or found.task.is_trigger:
+        return False
+    task = found.task
+    return shown_state(task) == "deferred" or bool(held_waits(task)) or is_backing_off(task)
 
 
 async def _nearest_task(client: Client, promise_id: str) -> str | None:

@@ -5,8 +5,8 @@ from typing import Final, Protocol
 
 from layby.core import schedules
 from layby.core.endings import Endings
-from layby.core.limit import ANY, Limit
-from layby.core.limits import SPREAD, OpenGates, SpreadPattern
+from layby.core.limit import ANY, PARKED, Limit
+from layby.core.limits import SPREAD, OpenGates, RecountParked, SpreadPattern
 from layby.core.model import Holder, Millis, Pruning, Schedule, TaskState
 from layby.core.pruning import AUTOMATIC, FinishPruning, PruneTick
 from layby.core.settings import Calendar, Settings
@@ -23,6 +23,8 @@ from layby.core.ticks import (
 TAILS_AT_ONCE: Final = 4
 """Each may resume `hop_limit` tasks: a few thousand rows in one transaction at most."""
 SCHEDULES_AT_ONCE: Final = 100
+RECOUNTS_AT_ONCE: Final = 4
+"""Each looks through the tasks that are claimed."""
 
 
 class OverdueRows(Endings, Protocol):
@@ -52,6 +54,12 @@ class OverdueRows(Endings, Protocol):
 
     def used_limits(self, start: str, after: str, limit: int) -> Sequence[str]:
         """Names of limits that begin so, after another one, in order."""
+        ...
+
+    def parked_under(self, name: str, after: str, limit: int) -> Sequence[str]:
+        """Tasks whose bodies are parked, and that name this limit or one under this pattern, after
+        another one by id. Some may be among them that do not.
+        """
         ...
 
     def overdue_remains(self, now: Millis, limit: int) -> Sequence[str]:
@@ -85,9 +93,15 @@ def due(
 
 
 def _due_limits(store: OverdueRows, overdue: Sequence[Limit]) -> Iterator[Tick]:
-    if names := tuple(each.name for each in overdue if not each.pattern):
+    recounting = [each for each in overdue if each.is_recounting]
+    rest = [each for each in overdue if not each.is_recounting]
+    if names := tuple(each.name for each in rest if not each.pattern):
         yield OpenGates(names=names)
-    for each in (limit for limit in overdue if limit.pattern):
+    for each in recounting[:RECOUNTS_AT_ONCE]:
+        after = each.cursor or ""
+        ids = store.parked_under(each.name, after.removeprefix(PARKED), SPREAD)
+        yield RecountParked(name=each.name, after=after, ids=tuple(ids))
+    for each in (limit for limit in rest if limit.pattern):
         start = each.name.removesuffix(ANY)
         names = store.used_limits(start, each.cursor or "", SPREAD)
         yield SpreadPattern(pattern=each.name, names=tuple(names))

@@ -48,9 +48,7 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
 
     def problems(self) -> Problems:
         yield from super().problems()
-        if not self.exit_id:
-            yield "exitId is required: any text that no other call has"
-        yield from validate.settlement_id(self.exit_id or None)
+        yield from validate.settlement_id(self.exit_id, "exitId")
         if self.wait:
             yield from validate.identifier(self.wait, "ID of a wait")
             if not self.wait.startswith(f"{self.id}."):

@@ -20,6 +20,8 @@ ANY: Final = "*"
 """At the end of a name: the limit is meant for every name that begins so and has none."""
 PRIVATE: Final = "."
 """At the beginning of a name: it belongs to something else, ends with it and is not listed."""
+PARKED: Final = "\n"
+"""At the beginning of a cursor: it is the id of a task, not a name."""
 MAX_NAME_CHARS: Final = 200
 MAX_LIMITS: Final = 8
 """Limits of one task."""
@@ -99,7 +101,10 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
     next_at: Millis | None = None
     """When somebody is to be let in by a tick; None when only others' steps do that."""
     cursor: str | None = None
-    """Of a pattern that was changed: the last name that has been told."""
+    """Of a pattern that was changed: the last name that has been told. Before that, and of any
+    limit that counts parked bodies otherwise than before: the last of them that has been counted
+    (`PARKED`).
+    """
 
     @property
     def opened_by_name(self) -> dict[str, Opened]:
@@ -137,13 +142,34 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
     def told_up_to(self, cursor: str | None) -> "Limit":
         return replace(self, cursor=cursor)
 
+    def recounting(self, after: str = "") -> "Limit":
+        """Parked bodies up to this id have been counted again."""
+        return replace(self, cursor=f"{PARKED}{after}")
+
+    def recounted(self) -> "Limit":
+        """All have been; those under a pattern are told next."""
+        return replace(self, cursor="" if self.pattern else None)
+
+    @property
+    def is_recounting(self) -> bool:
+        return self.cursor is not None and self.cursor.startswith(PARKED)
+
     def defined_as(self, rule: "Limit", now: Millis, before: "Limit | None") -> "Limit":
         """With other numbers: what is in use stays so. `before`: whose numbers counted so far."""
         paid_us = self.paid_by(rule, now, before).paid_us
-        return replace(rule, held=self.held, paid_us=paid_us, opened=self.opened)
+        return replace(
+            rule, held=self.held, paid_us=paid_us, opened=self.opened, cursor=self.cursor
+        )
 
     def undefined(self) -> "Limit":
-        return Limit(self.name, held=self.held, paid_us=self.paid_us, opened=self.opened)
+        return Limit(
+            self.name,
+            pattern=self.pattern,
+            held=self.held,
+            paid_us=self.paid_us,
+            opened=self.opened,
+            cursor=self.cursor,
+        )
 
     def paid_by(self, rule: "Limit", now: Millis, before: "Limit | None" = None) -> "Limit":
         """As many begins are paid for as were by the numbers that counted `before`: a change gives
@@ -215,3 +241,8 @@ def rule_for(name: str, own: Limit | None, patterns: Iterable[Limit]) -> Limit |
 
 def is_under(name: str, pattern: str) -> bool:
     return name.startswith(pattern.removesuffix(ANY)) and not name.startswith(PRIVATE)
+
+
+def is_meant(name: str, wanted: str) -> bool:
+    """Whether it is the limit of this name, or one under this pattern."""
+    return is_under(name, wanted) if wanted.endswith(ANY) else name == wanted

@@ -5,9 +5,10 @@ its own. Whoever needs a limit for something of their own makes it inside their 
 with a name that begins with a dot, declares it in their footprint and ends it (`undefine`).
 """
 
+from itertools import takewhile
 from typing import Final
 
-from layby.core import permits, validate
+from layby.core import permits, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
@@ -23,12 +24,13 @@ from layby.core.limit import (
     name_problems,
     read_rate,
 )
+from layby.core.model import later
 from layby.core.queries import Reader
 from layby.core.replies import OK, Empty, LimitPage, LimitStanding, Reply, ok, refuse, standing_of
-from layby.core.ticks import Tick
+from layby.core.ticks import IdsTick, Tick
 
 SPREAD: Final = 100
-"""Names that are told in one step of a pattern that was changed."""
+"""Names that are told in one step of a pattern that was changed, and parked bodies."""
 HOLDERS_TOLD: Final = 10
 
 
@@ -100,26 +102,39 @@ def define(d: Draft, wanted: Limit) -> Limit:
     """From now on these numbers count: whoever may begin by them is let in."""
     before = d.rule(wanted.name)
     d.put_limit(d.limit(wanted.name).defined_as(wanted, d.now, before))
-    _tell(d, wanted.name, is_pattern=wanted.pattern)
+    _tell(d, wanted.name, before)
     return d.limit(wanted.name)
 
 
 def undefine(d: Draft, name: str) -> None:
     """The numbers of a pattern count again, if there is one; else whoever waits goes on waiting."""
-    limit = d.limit(name)
-    d.put_limit(Limit(name, pattern=True) if limit.pattern else limit.undefined())
+    limit, before = d.limit(name), d.rule(name)
+    d.put_limit(limit.undefined())
     rule = None if limit.pattern else d.rule(name)
     if rule is not None:
         d.put_limit(d.limit(name).paid_by(rule, d.now, before=limit))
-    _tell(d, name, is_pattern=limit.pattern)
+    _tell(d, name, before)
 
 
-def _tell(d: Draft, name: str, *, is_pattern: bool) -> None:
-    """Those under a pattern may be many: ticks tell them, a few at a time."""
-    if is_pattern:
-        d.put_limit(d.limit(name).told_up_to("").due_at(d.now))
-    else:
-        permits.let_in(d, name)
+def _tell(d: Draft, name: str, before: Limit | None) -> None:
+    """Those under a pattern, and parked bodies, may be many: ticks tell them, a few at a time."""
+    limit = d.limit(name)
+    if _counts_parked_otherwise(d, name, before):
+        limit = limit.recounting().due_at(d.now)
+    elif limit.pattern and not limit.is_recounting:
+        limit = limit.told_up_to("")
+    d.put_limit(limit.due_at(d.now) if limit.pattern else limit)
+    permits.let_in(d, name)
+
+
+def _counts_parked_otherwise(d: Draft, name: str, before: Limit | None) -> bool:
+    """Or may do so, if no numbers counted before. What belongs to something else never changes."""
+    rule = None if name.startswith(PRIVATE) else d.rule(name)
+    if rule is None:
+        return False
+    if before is not None:
+        return before.count_parked != rule.count_parked
+    return rule.pattern or rule.count_parked or d.limit(name).held > 0
 
 
 def _repay(d: Draft, name: str) -> None:
@@ -193,6 +208,40 @@ class OpenGates(Tick, frozen=True):
 def open_gates(d: Draft, c: OpenGates) -> Reply:
     for name in c.names:
         permits.let_in(d, name)
+    return OK
+
+
+@declare("tick.recount_parked", sender=Sender.INTERNAL, answer=Empty)
+class RecountParked(IdsTick, frozen=True):
+    """A limit counts parked bodies otherwise than before: these are the next after `after`."""
+
+    name: str
+    after: str
+
+    def footprint(self, into: Footprint) -> None:
+        super().footprint(into)
+        into.limits.add(self.name)
+
+
+@handles(RecountParked)
+def recount_parked(d: Draft, c: RecountParked) -> Reply:
+    """Every write of a task settles which permits it keeps (`permits`). One that another process
+    is about to change was not loaded: it is looked at again.
+    """
+    limit = d.limit(c.name)
+    if limit.cursor != c.after:
+        return OK
+    loaded = [task for task in takewhile(bool, map(d.task, c.ids)) if task is not None]
+    if loaded:
+        limit = limit.recounting(loaded[-1].id)
+    elif not c.ids:
+        limit = limit.recounted()
+    is_contended = len(loaded) < len(c.ids)
+    d.put_limit(limit.due_at(later(d.now, permits.CONTENDED_MS) if is_contended else d.now))
+    for task in loaded:
+        if waits.is_parked(task):
+            d.put_task(task)
+    permits.let_in(d, c.name)
     return OK
 
 

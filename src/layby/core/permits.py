@@ -66,7 +66,8 @@ def placed(d: "Draft", task: Task) -> Task:
 
 def _kept(d: "Draft", task: Task) -> Iterable[str]:
     """What it holds: all while its body runs, nothing when its claim is over. One that is parked
-    keeps those that count it all the same, and what it got back to go on.
+    holds those that count it all the same, and what it got back to go on. In line for the rest it
+    is about to run, so it gets no more than is free.
     """
     if task.holder is None:
         return ()
@@ -74,7 +75,8 @@ def _kept(d: "Draft", task: Task) -> Iterable[str]:
         return task.permit_names
     if task.sub_status != "Deferred":
         return task.limit_names
-    rules = {name: d.rule(name) for name in task.permit_names}
+    names = task.limit_names if task.gate is None else task.permit_names
+    rules = {name: d.rule(name) for name in names}
     return (name for name, rule in rules.items() if rule is not None and rule.count_parked)
 
 
@@ -268,7 +270,9 @@ def _write(d: "Draft", limit: "Limit", next_at: Millis | None, *, is_awaited: bo
     """A limit that nobody has defined is forgotten as soon as nothing of it is in use."""
     if limit.pattern:
         return
-    if not limit.defined and limit.is_idle and not is_awaited:
+    if limit.is_recounting:
+        next_at = d.now if limit.next_at is None else limit.next_at
+    elif not limit.defined and limit.is_idle and not is_awaited:
         if limit.paid_us <= d.now * 1_000:
             if d.has_limit(limit.name):
                 d.drop_limit(limit.name)

@@ -95,13 +95,13 @@ def settlement(
         yield f"state must be one of {', '.join(SETTLE_STATES)}"
 
 
-def settlement_id(given: str | None) -> Problems:
+def settlement_id(given: str | None, what: str = "settlementId") -> Problems:
     """Kept with the promise for good, so it has to be short."""
     if given is None:
         return
     is_plain = given.isascii() and given.isprintable()
     if not is_plain or not 0 < len(given) <= MAX_SETTLEMENT_ID_CHARS:
-        yield f"settlementId must be 1 to {MAX_SETTLEMENT_ID_CHARS} printable ASCII characters"
+        yield f"{what} must be 1 to {MAX_SETTLEMENT_ID_CHARS} printable ASCII characters"
 
 
 def fence(task_id: str, version_of_claim: int) -> Problems:

@@ -341,10 +341,14 @@ def to_go_on(now: Millis) -> str:
     return WaitingOn("slot", "ready to go on, waiting for a slot", now).to_text()
 
 
+def is_parked(task: Task) -> bool:
+    """Whether its body waits in memory, without a slot."""
+    return task.state == "acquired" and task.sub_status == "Deferred"
+
+
 def is_for_slot(task: Task) -> bool:
     """Whether it is parked, and waits for nothing but a slot."""
-    is_parked = task.state == "acquired" and task.sub_status == "Deferred"
-    return is_parked and _begins_as(task, "slot")
+    return is_parked(task) and _begins_as(task, "slot")
 
 
 def is_to_go_on(task: Task) -> bool:

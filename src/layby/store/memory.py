@@ -18,7 +18,7 @@ from layby.core.due import due, due_last, next_pruning
 from layby.core.endings import Key, Look, is_past
 from layby.core.footprint import Footprint
 from layby.core.lane import Lane
-from layby.core.limit import PRIVATE, Limit
+from layby.core.limit import PRIVATE, Limit, is_meant
 from layby.core.model import (
     FAR,
     MOST_OPEN_RUNS,
@@ -43,6 +43,7 @@ from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.ticks import Tick
+from layby.core.waits import is_parked
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.memory_reads import MemoryReads
 from layby.store.page_bounds import LIGHT
@@ -380,6 +381,11 @@ class MemoryStore(Unshared):
     def used_limits(self, start: str, after: str, limit: int) -> list[str]:
         names = (name for name in sorted(self.state.limits) if name > after)
         return [n for n in names if n.startswith(start) and not n.startswith(PRIVATE)][:limit]
+
+    def parked_under(self, name: str, after: str, limit: int) -> list[str]:
+        parked = (t for t in self.state.tasks.values() if t.id > after and is_parked(t))
+        named = (t.id for t in parked if any(is_meant(each, name) for each in t.limit_names))
+        return sorted(named)[:limit]
 
     def overdue_remains(self, now: Millis, limit: int) -> tuple[str, ...]:
         return until(self._indexes.remains, now, limit)

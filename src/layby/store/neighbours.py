@@ -20,7 +20,7 @@ from layby.core.state import State
 from layby.core.waits import awaited_in_memory
 from layby.store.page_bounds import Pair, lean
 from layby.store.session import Session, packed
-from layby.store.statements import LAST, Statements
+from layby.store.statements import LAST, Statements, naming
 from layby.store.tables import HOLDERS, WAITS
 
 T = TypeVar("T")
@@ -201,9 +201,7 @@ class SqlNeighbours:
         return self._session.read(self._sql.limits, _limits, packed(names))
 
     def permit_holders(self, name: str, most: int) -> list[str]:
-        encoded = msgspec.json.encode(name).decode()
-        escaped = encoded.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        return self._session.read(self._sql.permit_holders, _texts, f"%{escaped}%", most)
+        return self._session.read(self._sql.permit_holders, _texts, naming(name), most)
 
     def waiting_for(self, name: str) -> int:
         return self._session.row(self._sql.count_waiting, (name, COUNTED))[0]

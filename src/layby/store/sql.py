@@ -45,7 +45,7 @@ from layby.store.dialect import Dialect
 from layby.store.page_bounds import WHOLE, Pair
 from layby.store.session import InLane, Reading, packed
 from layby.store.sql_reads import SqlReads
-from layby.store.statements import LAST, Statements
+from layby.store.statements import LAST, Statements, naming
 from layby.store.tables import (
     FLOWS,
     HOLDERS,
@@ -519,6 +519,9 @@ class SqlStore(Unshared, SqlReads):
 
     def used_limits(self, start: str, after: str, limit: int) -> list[str]:
         return self._one(self._sql.limit_names, _texts, after, start, start + LAST, limit)
+
+    def parked_under(self, name: str, after: str, limit: int) -> list[str]:
+        return self._one(self._sql.parked_under, _texts, after, naming(name), limit)
 
     def overdue_remains(self, now: Millis, limit: int) -> list[str]:
         return self._one(self._sql.due_remains, _texts, now, limit)

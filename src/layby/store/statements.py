@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
+import msgspec
+
 from layby.core.birth import SCHEDULE
 from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
-from layby.core.limit import PRIVATE
+from layby.core.limit import ANY, PRIVATE
 from layby.core.model import EMPTY, NEVER
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect, quoted
@@ -47,6 +49,15 @@ STAGE_INDEXES: Final[dict[Stage, tuple[str, str, str, str]]] = {
     "holders": ("holders", "expires_at", "pid", "standing <> 'alive' AND held = 0"),
 }
 """Table, time, id, and what its index holds: as `core.endings.stage_of` says."""
+
+
+def naming(limit: str) -> str:
+    """For LIKE: texts of names with that of this limit among them, or of one under this pattern."""
+    encoded = msgspec.json.encode(limit).decode()
+    if limit.endswith(ANY):
+        encoded = encoded.removesuffix(f'{ANY}"')
+    escaped = encoded.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    return f"%{escaped}%"
 
 
 class Statements:
@@ -268,6 +279,13 @@ class Statements:
             """(SELECT id FROM promises
                 WHERE task_permits IS NOT NULL AND task_permits LIKE ? ESCAPE '!'
                 ORDER BY id LIMIT ?) AS held""",
+        )
+        self.parked_under = self._all(
+            "id",
+            """(SELECT id FROM promises
+                WHERE task_state = 'acquired' AND task_state <> 'fulfilled' AND id > ?
+                    AND task_sub_status = 'Deferred' AND task_limits LIKE ? ESCAPE '!'
+                ORDER BY id LIMIT ?) AS parked""",
         )
         self.count_waiting = """
             SELECT count(*) FROM (SELECT 1 FROM promises WHERE task_gate = ? LIMIT ?) AS waiting

@@ -11,13 +11,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from layby.clock import virtual_clock
+from layby.errors import LaybyError
 from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.folder_watch import FolderWatch, can_watch
 from layby.triggers.built_in import FileExists
 from layby.worker.wheel import Poll
+
+SHORTEST_S: Final = 0.05
+"""One that is written all the time is not looked at all the time."""
+
+file_time = time.time
+"""The file system's clock, whatever time the loop is told."""
+
+
+class TooYoung(LaybyError):
+    """The file is there, and has to stay as it is for so many seconds more."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"changed a moment ago: {seconds:g} s more")
+        self.seconds = max(SHORTEST_S, seconds)
 
 
 class FilePolls:
@@ -30,7 +45,7 @@ class FilePolls:
         self._folders: FolderWatch | None = None
 
     def ask(self, trigger: FileExists) -> dict[str, Any] | None:
-        """Blocks: a file system may be remote, and not answer."""
+        """Blocks: a file system may be remote, and not answer. Raises `TooYoung`."""
         real = self._checks.check_folder(trigger.path)
         try:
             found = Path(real).lstat()
@@ -38,9 +53,11 @@ class FilePolls:
             return None
         if stat.S_ISLNK(found.st_mode):
             return None  # it became a link since it was followed: the next look follows it again
-        is_young = time.time() - found.st_mtime < trigger.settled_for  # the file system's clock
-        if found.st_size < trigger.min_size or (trigger.settled_for and is_young):
+        if found.st_size < trigger.min_size:
             return None
+        young_for = trigger.settled_for - (file_time() - found.st_mtime)
+        if trigger.settled_for and young_for > 0:
+            raise TooYoung(young_for)
         modified_at = round(found.st_mtime * 1000)
         return {"path": trigger.path, "size": found.st_size, "modified_at": modified_at}
 

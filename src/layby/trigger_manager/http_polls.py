@@ -145,7 +145,7 @@ class HttpPolls:
 
 def seconds_of_retry_after(text: str, now: Millis) -> float:
     """Seconds, or a date as HTTP writes it; 0 when it is neither."""
-    if text.strip().isdigit():
+    if text.strip().isdecimal():
         return float(text.strip()[:12])
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now / 1000)

@@ -18,7 +18,7 @@ from layby.core.model import Millis
 from layby.core.waits import PollReport
 from layby.errors import ConditionError, TriggerError
 from layby.trigger_manager.access_checks import AccessChecks, AccessRefused
-from layby.trigger_manager.file_polls import FilePolls
+from layby.trigger_manager.file_polls import FilePolls, TooYoung
 from layby.trigger_manager.sql_polls import SqlPolls
 from layby.trigger_manager.trigger_origin import Key, current_origin
 from layby.triggers.built_in import FileExists, HttpPoll, SqlPoll
@@ -192,7 +192,7 @@ class PollQuestion:
         self.last_poll_at = self._now()
         try:
             answer = self._ask()
-        except (RetryAfter, AccessRefused) as told:
+        except (RetryAfter, TooYoung, AccessRefused) as told:
             return self._told(told)
         if inspect.isawaitable(answer):
             return self._awaited(answer)
@@ -212,12 +212,16 @@ class PollQuestion:
             self._fraction = None
         return payload is not None
 
-    def _told(self, told: RetryAfter | AccessRefused) -> bool:
+    def _told(self, told: RetryAfter | TooYoung | AccessRefused) -> bool:
         """What is not allowed now will not be later: it has failed."""
         if isinstance(told, AccessRefused):
             self.refusal = told
             return True
-        if self.poll is not None:
+        if self.poll is None:
+            return False
+        if isinstance(told, TooYoung):  # no event tells that it has become old enough
+            self.poll.retry_in = min(told.seconds, self.poll.interval)
+        else:
             spread = pause_after(told.seconds, self.trigger.jitter, self._random)
             self.poll.retry_in = max(spread, self.poll.interval)
         return False

@@ -18,6 +18,8 @@ from layby.worker.wake_events import Wake
 
 logger = logging.getLogger(__name__)
 
+MOVED_DEADLINE: Final = "by its deadline, which was moved"
+"""Instead of how long a wait was to last: a person has decided otherwise."""
 MAX_PATH_CHARS: Final = 200
 
 Condition = Callable[[], Any]
@@ -127,7 +129,8 @@ class Poll:
     def timed_out(self) -> DeferTimeout:
         error = f", last error {self.last_error}" if self.last_error else ""
         polls = "1 poll" if self.polls == 1 else f"{self.polls} polls"
-        return DeferTimeout(f"{self.name} was not met within {self.timeout:g} s ({polls}{error})")
+        within = MOVED_DEADLINE if self.timeout is None else f"within {self.timeout:g} s"
+        return DeferTimeout(f"{self.name} was not met {within} ({polls}{error})")
 
     def failed(self, error: BaseException) -> ConditionError:
         times = "" if self.errors == 1 else f" {self.errors} times in a row"

@@ -17,6 +17,7 @@ from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.errors import DeferTimeout, StoreError
+from layby.worker.condition_poll import MOVED_DEADLINE
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +175,8 @@ class PromiseWatches:
             if watch.until.record_id == record_id:
                 watch.until.deadline = deadline
                 self.move(watch, deadline)
+                if isinstance(watch, TimedPromiseWatch):
+                    watch.timeout = f"promise {watch.promise_id} was not settled {MOVED_DEADLINE}"
 
     def close(self) -> None:
         if self._timer is not None:

@@ -174,7 +174,7 @@ class Wheel:
                 continue
             is_asking, is_ready = poll.asking is not None, poll.is_ready
             poll.deadline = None if seconds >= MAX_TIMEOUT_S else self._tick_in(seconds)
-            poll.timeout = (poll.timeout or 0) if poll.deadline is None else seconds
+            poll.timeout = None  # its length says nothing any more
             self._leave_bucket(poll)
             if is_asking and poll.deadline is not None:
                 self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK_S * 1000))
