@@ -12,7 +12,7 @@ from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
-from tests.helpers.worlds import World
+from tests.helpers.worlds import EVERY_BACKEND, World
 
 NODE = "run/a:a"
 RECORD = f"{NODE}.w0.defer_until-1"
@@ -67,6 +67,25 @@ def test_a_copy_changes_nothing_and_another_call_tells_the_holder_again(world: W
     world.check()
     record = c.AnnotateTask(id=NODE, version=1, record_id=RECORD, record=c.Value(data="bGF0ZQ=="))
     assert is_exit(world.ok(record).record), "the first one counts"
+
+
+@pytest.mark.parametrize("decided", [wake(), extend()], ids=["wake", "extend"])
+@pytest.mark.parametrize("world", EVERY_BACKEND, indirect=True)
+def test_a_wait_that_begins_in_the_same_batch_can_be_decided_about(
+    world: World, decided: c.WakeTask | c.ExtendWait
+) -> None:
+    """Which rows that needs is said by the annotation before it, not by the stored task."""
+    parked(world, "sleep", record_id=f"{NODE}.w0.key.k1")
+    timer, tags = f"{NODE}.w0.key.k2", {"resonate:timer": "true", MOVABLE: "true"}
+    world.ok(c.CreateBelow(id=NODE, version=1, promise_id=timer, timeout=90_000, tags=tags))
+    told = WaitingOn("sleep", "sleeps", record_id=timer).to_text()
+    began = c.AnnotateTask(id=NODE, version=1, sub_status="Deferred", waiting_on=told)
+    _, reply = world.batch([(began, world.now), (decided, world.now)])
+    assert reply.is_ok, reply
+    exit_ = exit_of(world.promise(KEPT))
+    assert exit_ is not None
+    assert exit_.wait == timer
+    world.check()
 
 
 def test_a_sleep_ends_now_by_its_own_timer(world: World) -> None:
