@@ -7,6 +7,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.address import inbox_of
+from layby.core.exit_refusals import GOES_ON
 from layby.core.held_exits import EXIT, exit_of, exit_task, is_exit
 from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
@@ -60,13 +61,41 @@ def test_a_copy_changes_nothing_and_another_call_tells_the_holder_again(world: W
     world.ok(wake())
     world.ok(wake(by="bob"))
     assert settled_by(world.promise(KEPT)) == ("ann", "enough")
-    world.ok(wake(exit_id="y", by="bob", state="rejected"))
+    world.ok(wake(exit_id="y", by="bob"))
     again = world.promise(f"{NODE}.defer.y")
     assert (again.state, settled_by(again)) == ("resolved", ("ann", "enough"))
     assert len(world.store.dump().messages) == 2
     world.check()
     record = c.AnnotateTask(id=NODE, version=1, record_id=RECORD, record=c.Value(data="bGF0ZQ=="))
     assert is_exit(world.ok(record).record), "the first one counts"
+
+
+@pytest.mark.parametrize(
+    "late",
+    [wake(exit_id="y", state="rejected"), wake(exit_id="y", wait=RECORD, state="rejected")]
+    + [extend(exit_id="y"), extend(exit_id="y", wait=RECORD)],
+)
+def test_a_condition_that_was_woken_can_neither_fail_nor_last_longer(
+    world: World, late: c.WakeTask | c.ExtendWait
+) -> None:
+    """Though its holder has not heard of it yet."""
+    parked(world)
+    world.ok(wake())
+    refused = world.send(late)
+    assert (refused.status, refused.data) == (409, GOES_ON)
+    assert world.task(NODE).deadlines_by_id == {RECORD: 60_000}
+    assert len(world.store.dump().messages) == 1
+
+
+def test_a_condition_that_failed_fails_with_the_first_error(world: World) -> None:
+    parked(world)
+    first = wake(state="rejected", value=c.Value(data="b25l"))
+    world.ok(first)
+    world.ok(msgspec.structs.replace(first, exit_id="y"))
+    for other in (c.Value(data="dHdv"), c.NOTHING):
+        refused = world.send(wake(exit_id="z", state="rejected", value=other))
+        assert (refused.status, refused.data) == (409, GOES_ON)
+    assert world.send(wake(exit_id="z")).status == 409
 
 
 @pytest.mark.parametrize("decided", [wake(), extend()], ids=["wake", "extend"])
