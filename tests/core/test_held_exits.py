@@ -7,12 +7,13 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.address import inbox_of
+from layby.core.exit_refusals import GOES_ON
 from layby.core.held_exits import EXIT, exit_of, exit_task, is_exit
 from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
-from tests.helpers.worlds import World
+from tests.helpers.worlds import EVERY_BACKEND, World
 
 NODE = "run/a:a"
 RECORD = f"{NODE}.w0.defer_until-1"
@@ -60,13 +61,60 @@ def test_a_copy_changes_nothing_and_another_call_tells_the_holder_again(world: W
     world.ok(wake())
     world.ok(wake(by="bob"))
     assert settled_by(world.promise(KEPT)) == ("ann", "enough")
-    world.ok(wake(exit_id="y", by="bob", state="rejected"))
+    world.ok(wake(exit_id="y", by="bob"))
     again = world.promise(f"{NODE}.defer.y")
     assert (again.state, settled_by(again)) == ("resolved", ("ann", "enough"))
     assert len(world.store.dump().messages) == 2
     world.check()
     record = c.AnnotateTask(id=NODE, version=1, record_id=RECORD, record=c.Value(data="bGF0ZQ=="))
     assert is_exit(world.ok(record).record), "the first one counts"
+
+
+@pytest.mark.parametrize(
+    "late",
+    [wake(exit_id="y", state="rejected"), wake(exit_id="y", wait=RECORD, state="rejected")]
+    + [extend(exit_id="y"), extend(exit_id="y", wait=RECORD)],
+)
+def test_a_condition_that_was_woken_can_neither_fail_nor_last_longer(
+    world: World, late: c.WakeTask | c.ExtendWait
+) -> None:
+    """Though its holder has not heard of it yet."""
+    parked(world)
+    world.ok(wake())
+    refused = world.send(late)
+    assert (refused.status, refused.data) == (409, GOES_ON)
+    assert world.task(NODE).deadlines_by_id == {RECORD: 60_000}
+    assert len(world.store.dump().messages) == 1
+
+
+def test_a_condition_that_failed_fails_with_the_first_error(world: World) -> None:
+    parked(world)
+    first = wake(state="rejected", value=c.Value(data="b25l"))
+    world.ok(first)
+    world.ok(msgspec.structs.replace(first, exit_id="y"))
+    for other in (c.Value(data="dHdv"), c.NOTHING):
+        refused = world.send(wake(exit_id="z", state="rejected", value=other))
+        assert (refused.status, refused.data) == (409, GOES_ON)
+    assert world.send(wake(exit_id="z")).status == 409
+
+
+@pytest.mark.parametrize("decided", [wake(), extend()], ids=["wake", "extend"])
+@pytest.mark.parametrize("world", EVERY_BACKEND, indirect=True)
+def test_a_wait_that_begins_in_the_same_batch_can_be_decided_about(
+    world: World, decided: c.WakeTask | c.ExtendWait
+) -> None:
+    """Which rows that needs is said by the annotation before it, not by the stored task."""
+    parked(world, "sleep", record_id=f"{NODE}.w0.key.k1")
+    timer, tags = f"{NODE}.w0.key.k2", {"resonate:timer": "true", MOVABLE: "true"}
+    world.ok(c.CreateBelow(id=NODE, version=1, promise_id=timer, timeout=90_000, tags=tags))
+    told = WaitingOn("sleep", "sleeps", record_id=timer).to_text()
+    began = c.AnnotateTask(id=NODE, version=1, sub_status="Deferred", waiting_on=told)
+    _, reply = world.batch([(began, world.now), (decided, world.now)])
+    assert reply.is_ok, reply
+    exit_ = exit_of(world.promise(KEPT))
+    assert exit_ is not None
+    assert exit_.wait == timer
+    world.check()
 
 
 def test_a_sleep_ends_now_by_its_own_timer(world: World) -> None:

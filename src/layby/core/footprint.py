@@ -57,6 +57,8 @@ class Footprint(Struct):
     """
     exits: set[str] = field(default_factory=set)
     """Tasks whose waits a person ends: the record of such a wait is loaded too."""
+    told: dict[str, list[str]] = field(default_factory=dict)
+    """By task: what its holder says in this batch that it waits for. A person may mean that."""
     limits: set[str] = field(default_factory=set)
     """Limits that a step may change, or whose tasks it may create; those of loaded tasks are
     found by themselves.

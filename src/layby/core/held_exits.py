@@ -119,18 +119,24 @@ def _end_timer(
 def _end_condition(
     d: Draft, task: Task, record_id: str, standing: Promise | None, decision: ExitDecision
 ) -> ExitDecision | Reply:
-    """If somebody was here before, that counts; but the holder is told again, as the first message
-    may have been lost with a connection.
+    """If somebody was here before, that counts; but whoever wants the same lets the holder be told
+    again, as the first message may have been lost with a connection.
     """
     if not _may_be_told(task):
         return refuse(409, NOT_TOLD)
-    if standing is not None and is_exit(standing):
+    if standing is not None and is_exit(standing) and _wants_the_same(decision, standing):
         return replace(decision, state=standing.state, value=standing.value)
     if not birth.is_absent(standing):
         return refuse(409, GOES_ON)
     created = birth.create(d, record_id, NEVER, birth.EMPTY, {EXIT: task.id})
     settle(d, created, decision.state, decision.value)
     return decision
+
+
+def _wants_the_same(decision: ExitDecision, standing: Promise) -> bool:
+    """Whoever decided it, and why."""
+    is_same_state = decision.state == standing.state
+    return is_same_state and values.data_of(decision.value) == values.data_of(standing.value)
 
 
 def extend_held(
@@ -146,6 +152,8 @@ def extend_held(
         return meant
     record_id, standing = meant.record_id or "", meant.standing
     if record_id in task.deadlines_by_id:
+        if not birth.is_absent(standing):
+            return refuse(409, GOES_ON)
         if task.state == "acquired" and not _may_be_told(task):
             return refuse(409, NOT_TOLD)
         d.put_polled(task.waiting_later(record_id, until))

@@ -32,7 +32,7 @@ from layby.core.model import (
 from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.resumption import clean_up_id, cleans_up
 from layby.core.settings import Calendar, Settings
-from layby.core.waits import exit_ids
+from layby.core.waits import exit_ids, told_exit_ids
 
 MOST_LET_IN: Final = 100
 """Tasks of each name that one batch lets in under a limit; the next tick goes on."""
@@ -206,6 +206,8 @@ class Rows:
         effects, and others that are only read.
         """
         changed, read = set[str](), set[str]()
+        for task_id in footprint.exits:
+            changed.update(told_exit_ids(task_id, footprint.told.get(task_id, ())))
         for task in self.tasks.values():
             if task.is_trigger and cleans_up(self.promises[task.id].tags):
                 read.add(clean_up_id(task.id))

@@ -226,13 +226,16 @@ def held_waits(task: Task) -> dict[str, WaitingOn]:
     """The waits of its body that a person may end or prolong, by what their ends are stored as:
     below the task's id, whatever its worker says. The one that is shown is the first.
     """
-    told = held_wait(task)
+    return _recorded_waits(task.id, held_wait(task))
+
+
+def _recorded_waits(task_id: str, told: WaitingOn | None) -> dict[str, WaitingOn]:
     named = () if told is None else ((each.record_id or "", each) for each in (told, *told.members))
-    return {key: each for key, each in named if _is_record_of(task, key)}
+    return {key: each for key, each in named if _is_record_of(task_id, key)}
 
 
-def _is_record_of(task: Task, record_id: str) -> bool:
-    return record_id.startswith(f"{task.id}.") and len(record_id) <= MAX_ID_CHARS
+def _is_record_of(task_id: str, record_id: str) -> bool:
+    return record_id.startswith(f"{task_id}.") and len(record_id) <= MAX_ID_CHARS
 
 
 def backoff_id(task_id: str, version: int) -> str:
@@ -247,6 +250,11 @@ def is_backing_off(task: Task) -> bool:
 def exit_ids(task: Task) -> Iterable[str]:
     """Rows that a person who ends a wait of this task may change."""
     return (backoff_id(task.id, task.version),) if is_backing_off(task) else held_waits(task)
+
+
+def told_exit_ids(task_id: str, texts: Iterable[str]) -> Iterable[str]:
+    """The same of waits that its holder is about to tell of."""
+    return (key for text in texts for key in _recorded_waits(task_id, read_waiting_on(text)))
 
 
 def moved(

@@ -338,6 +338,8 @@ class AnnotateTask(FencedCommand, frozen=True):
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update(self.named_ids())
+        if self.waiting_on is not None:
+            into.told.setdefault(self.id, []).append(self.waiting_on)
 
     def named_ids(self) -> Ids:
         recorded = () if self.record_id is None else (self.record_id,)
