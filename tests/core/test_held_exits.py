@@ -7,7 +7,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.address import inbox_of
-from layby.core.exit_refusals import GOES_ON
+from layby.core.exit_refusals import GOES_ON, TOO_LATE
 from layby.core.held_exits import EXIT, exit_of, exit_task, is_exit
 from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
@@ -72,8 +72,12 @@ def test_a_copy_changes_nothing_and_another_call_tells_the_holder_again(world: W
 
 @pytest.mark.parametrize(
     "late",
-    [wake(exit_id="y", state="rejected"), wake(exit_id="y", wait=RECORD, state="rejected")]
-    + [extend(exit_id="y"), extend(exit_id="y", wait=RECORD)],
+    [
+        wake(exit_id="y", state="rejected"),
+        wake(exit_id="y", wait=RECORD, state="rejected"),
+        extend(exit_id="y"),
+        extend(exit_id="y", wait=RECORD),
+    ],
 )
 def test_a_condition_that_was_woken_can_neither_fail_nor_last_longer(
     world: World, late: c.WakeTask | c.ExtendWait
@@ -96,6 +100,40 @@ def test_a_condition_that_failed_fails_with_the_first_error(world: World) -> Non
         refused = world.send(wake(exit_id="z", state="rejected", value=other))
         assert (refused.status, refused.data) == (409, GOES_ON)
     assert world.send(wake(exit_id="z")).status == 409
+
+
+@pytest.mark.parametrize("late", [wake(), extend(), extend(wait=RECORD)])
+def test_what_is_decided_after_the_deadline_is_too_late(
+    world: World, late: c.WakeTask | c.ExtendWait
+) -> None:
+    """Its body gives up, or has given up: nobody is told that it does not."""
+    parked(world)
+    refused = world.send(late, 60_000)
+    assert (refused.status, refused.data) == (409, TOO_LATE)
+    assert world.send(late, 59_999).is_ok
+
+
+def expire(deadline: int) -> c.ExpireWait:
+    return c.ExpireWait(id=NODE, version=1, wait=RECORD, deadline=deadline)
+
+
+def test_a_holder_whose_clock_is_ahead_gives_up_for_good(world: World) -> None:
+    parked(world)
+    assert world.ok(expire(60_000)).task.deadlines_by_id == {RECORD: world.now}
+    assert world.send(extend()).data == TOO_LATE
+    assert world.send(wake()).data == TOO_LATE
+    world.check()
+
+
+def test_a_holder_that_did_not_hear_of_a_decision_is_told_when_it_asks(world: World) -> None:
+    parked(world)
+    world.ok(extend(timeout=90_000))
+    told = world.ok(expire(60_000))
+    assert (told.task.deadlines_by_id, told.record) == ({RECORD: 90_000}, None)
+    world.ok(wake(exit_id="y"))
+    assert is_exit(world.ok(expire(60_000)).record)
+    assert world.task(NODE).deadlines_by_id == {RECORD: 90_000}
+    world.check()
 
 
 @pytest.mark.parametrize("decided", [wake(), extend()], ids=["wake", "extend"])

@@ -122,6 +122,12 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "recordId": f"{p}x.r",
         "withdrawn": [f"{p}x.w"],
     },
+    "layby.task.expire": lambda p: {
+        "id": f"{p}x",
+        "version": 1,
+        "wait": f"{p}x.w",
+        "deadline": 1,
+    },
     "layby.task.create": lambda p: {"id": f"{p}x", "version": 1, "promiseId": f"{p}x.y"},
     "layby.promise.resolve": lambda p: {"id": f"{p}x"},
     "layby.promise.ensure": lambda p: {"id": f"{p}x"},

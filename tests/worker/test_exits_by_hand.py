@@ -19,6 +19,8 @@ from layby.core.commands import WakeTask
 from layby.core.model import NEVER
 from layby.testing import current_clock, virtual_test
 from layby.wire.records import PromiseRecord
+from layby.worker.attempt import Attempt
+from layby.worker.worker import Worker
 from tests.helpers.workers import crashing, flow_of, look, promises, settled_down
 
 began: list[str] = []
@@ -170,6 +172,79 @@ async def test_a_moved_deadline_outlives_its_worker(tmp_path, wait):
         runner.register(gives_up(wait))
         again = await runner.get(run.id)
         assert (await again.result())["gave_up_at"] == 605
+
+
+KEPT_WITH_THE_TASK = [until_true, for_a_promise, for_a_bundle]
+
+
+@pytest.mark.parametrize("wait", KEPT_WITH_THE_TASK)
+@virtual_test
+async def test_a_body_that_was_not_told_asks_before_it_gives_up(wait, monkeypatch):
+    """The message may be lost with a connection; what the store has said counts."""
+    monkeypatch.setattr(Worker, "told", lambda *_: None)
+    async with Runner("memory:") as runner:
+        run = await runner.start(gives_up(wait))
+        await asyncio.sleep(5)
+        await runner.extend(run.id, "timed", 600)
+        assert (await run.result())["gave_up_at"] == 605
+
+
+@pytest.mark.parametrize("wait", [for_a_promise, for_a_bundle])
+@virtual_test
+async def test_what_is_settled_by_a_moved_deadline_is_in_time(wait, monkeypatch):
+    """Though the body did not know yet that it was moved."""
+
+    @task
+    async def waits_on(context, handle):
+        await wait(handle)
+        context["went_on_at"] = current_clock().elapsed
+
+    monkeypatch.setattr(Worker, "told", lambda *_: None)
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(waits_on))
+        await asyncio.sleep(5)
+        await runner.extend(run.id, "waits_on", 600)
+        await asyncio.sleep(95)
+        for each in "pq":
+            await runner.resolve(each)
+        assert (await run.result())["went_on_at"] == 100
+
+
+@virtual_test
+async def test_a_condition_that_was_woken_unheard_does_not_give_up(monkeypatch):
+    @task
+    async def polled(context, handle):
+        await until_true(handle)
+        context["met_at"] = current_clock().elapsed
+
+    monkeypatch.setattr(Worker, "told", lambda *_: None)
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(polled))
+        await asyncio.sleep(5)
+        await runner.wake(run.id, "polled")
+        assert (await run.result())["met_at"] == 60
+
+
+@pytest.mark.parametrize("wait", KEPT_WITH_THE_TASK)
+@virtual_test
+async def test_who_comes_after_the_deadline_is_told_so(wait, monkeypatch):
+    """The body has not given up yet: its question to the store is on its way."""
+    asked, answer = asyncio.Event(), asyncio.Event()
+    ask = Attempt.later_deadline
+
+    async def asks_slowly(*args: Any) -> Any:
+        asked.set()
+        await answer.wait()
+        return await ask(*args)
+
+    monkeypatch.setattr(Attempt, "later_deadline", asks_slowly)
+    async with Runner("memory:") as runner:
+        run = await runner.start(gives_up(wait))
+        await asked.wait()
+        with pytest.raises(Conflict, match="Its deadline has passed"):
+            await runner.extend(run.id, "timed", 600)
+        answer.set()
+        assert (await run.result())["gave_up_at"] == 60
 
 
 @pytest.mark.parametrize("wait", TIMED)

@@ -8,6 +8,7 @@ from layby.core.promises import RUN_PREFIX
 from layby.core.waits import WaitingOn, is_backing_off, limited_sentence
 
 GOES_ON: Final = "Its wait is over: the task goes on already"
+TOO_LATE: Final = "Its deadline has passed: the wait is over"
 NOT_WAITING: Final = "Task does not wait"
 NOT_TOLD: Final = "Nobody can tell its body: it serves a call. Cancel the call, or let it end"
 NO_DEADLINE: Final = (

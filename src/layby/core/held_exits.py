@@ -16,6 +16,7 @@ from layby.core.draft import Draft
 from layby.core.exit_refusals import (
     GOES_ON,
     NOT_TOLD,
+    TOO_LATE,
     instead_of_waking,
     why_it_goes_on,
     why_not_extended,
@@ -128,9 +129,16 @@ def _end_condition(
         return replace(decision, state=standing.state, value=standing.value)
     if not birth.is_absent(standing):
         return refuse(409, GOES_ON)
+    if _is_past(d, task, record_id):
+        return refuse(409, TOO_LATE)
     created = birth.create(d, record_id, NEVER, birth.EMPTY, {EXIT: task.id})
     settle(d, created, decision.state, decision.value)
     return decision
+
+
+def _is_past(d: Draft, task: Task, record_id: str) -> bool:
+    """Its body gives up, or has given up, though its record may be on its way."""
+    return task.deadlines_by_id.get(record_id, NEVER) <= d.now
 
 
 def _wants_the_same(decision: ExitDecision, standing: Promise) -> bool:
@@ -154,6 +162,8 @@ def extend_held(
     if record_id in task.deadlines_by_id:
         if not birth.is_absent(standing):
             return refuse(409, GOES_ON)
+        if _is_past(d, task, record_id):
+            return refuse(409, TOO_LATE)
         if task.state == "acquired" and not _may_be_told(task):
             return refuse(409, NOT_TOLD)
         d.put_polled(task.waiting_later(record_id, until))

@@ -13,6 +13,7 @@ from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
 from layby.core.footprint import Footprint
+from layby.core.held_exits import is_exit
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, Promise, Task, deadline, later, life_root_of
 from layby.core.promises import CreatePromise, add_wait, settle_state
@@ -377,6 +378,41 @@ def annotate(d: Draft, c: AnnotateTask, task: Task, _: Promise) -> Reply:
     recorded = _recorded(d, c)
     _withdraw(d, c.withdrawn)
     return ok(AnnotateData(annotated, recorded))
+
+
+@declare("layby.task.expire", sender=Sender.CLIENT, answer=AnnotateData, unqueues=False)
+class ExpireWait(FencedCommand, frozen=True):
+    """By the clock of the holder, the time of a wait is up: it asks before it gives up.
+
+    If nobody has moved that deadline, it has passed from now on, and it is too late to move it.
+    Else the answer says where it is; what a person has ended the wait with comes with it.
+    """
+
+    wait: str
+    deadline: Int64
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(self.named_ids())
+
+    def named_ids(self) -> Ids:
+        return (self.id, self.wait)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.identifier(self.wait, "ID of a wait")
+        if not self.wait.startswith(f"{self.id}."):
+            yield f"ID of a wait must begin with '{self.id}.'"
+
+
+@handles_claim(ExpireWait)
+def expire(d: Draft, c: ExpireWait, task: Task, _: Promise) -> Reply:
+    """The clock of the holder may be ahead of ours, so its word is kept as the deadline."""
+    record = d.promise(c.wait)
+    if d.now < task.deadlines_by_id.get(c.wait, d.now) <= c.deadline:
+        task = task.waiting_later(c.wait, d.now)
+        d.put_polled(task)
+    ended = record if record is not None and is_exit(record) else None
+    return ok(AnnotateData(task, ended))
 
 
 def _release(d: Draft, task: Task, how: Released) -> None:

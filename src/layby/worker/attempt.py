@@ -23,6 +23,7 @@ from layby.core.commands import (
     BlockTask,
     Command,
     CreateBelow,
+    ExpireWait,
     FenceTask,
     GetPromise,
     RegainPermits,
@@ -81,6 +82,8 @@ class AttemptHost(Protocol):
     def give_up(self, attempt: "Attempt") -> None: ...
 
     async def let_others_in(self) -> None: ...
+
+    def ended_by_hand(self, record_id: str, exit_: Promise) -> None: ...
 
     def lent(self, attempt: "Attempt", why: str) -> None: ...
 
@@ -511,7 +514,30 @@ class Attempt:
         """Begin a wait now, unless it has begun before; written with `Deferred`."""
         if self._deadlines is None:
             self._deadlines = WaitDeadlines({}, self._annotate_soon)
-        return self._deadlines.begin(record_id, self.now() + length, self.end_wait)
+        estimate = self.now() + length
+        return self._deadlines.begin(record_id, estimate, self.end_wait, self.later_deadline)
+
+    async def later_deadline(self, record_id: str, at: Millis) -> Millis | None:
+        """By our clock the time of this wait is up: where its deadline is now, if it was moved.
+
+        None: it is up. Only the store can say so, as the message of a move may be lost, or on its
+        way. While the store does not answer, the wait goes on.
+        """
+        expire = ExpireWait(id=self.id, version=self.version, wait=record_id, deadline=at)
+        reply = await self.send(expire)
+        self._check_fence(reply)
+        if reply.status in (404, 409):  # a later run of the body continues the wait
+            return NEVER
+        data = reply.data
+        if not isinstance(data, AnnotateData):  # a server of an older version
+            return None
+        if data.record is not None:
+            self._host.ended_by_hand(record_id, data.record)
+        moved_to = data.task.deadlines_by_id.get(record_id, at)
+        if moved_to <= at:
+            return None
+        self.move_wait(record_id, moved_to, "")
+        return moved_to
 
     def move_wait(self, record_id: str, at: Millis, by: str) -> bool:
         """A person has moved the deadline of this wait; False if it has ended, or if that deadline

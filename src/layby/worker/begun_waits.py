@@ -7,6 +7,7 @@ timeout, is recorded when it happens.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ from layby.worker.outgoing_call import answer_of_type, make_call, result_of
 from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_late
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, digest_of, encoded, record_of
+from layby.worker.wait_deadlines import WaitDeadline
 from layby.worker.wait_terms import CallTerm, ConditionTerm, sleep_sentence
 from layby.worker.wheel import Poll, Wheel
 
@@ -277,7 +279,7 @@ async def watch_condition(
     first = await wheel.first_check(term.condition, None if attempt is None else attempt.id)
     if first.holds:
         return None, None
-    deadline, left = _condition_deadline(attempt, record_id, term.within)
+    until, left = _condition_deadline(attempt, record_id, term.within)
     poll = wheel.watch(
         term.condition,
         term.interval,
@@ -291,21 +293,37 @@ async def watch_condition(
         first=first,
     )
     poll.record_id = record_id
+    if attempt is not None and until is not None:
+        poll.expire = partial(_expire, wheel, attempt, poll, until)
     count_first(poll, first.error)
-    return poll, deadline
+    return poll, None if until is None else until.deadline
+
+
+def _expire(wheel: Wheel, attempt: Attempt, poll: Poll, until: WaitDeadline) -> None:
+    attempt.spawn(_end_or_move(wheel, attempt, poll, until))
+
+
+async def _end_or_move(wheel: Wheel, attempt: Attempt, poll: Poll, until: WaitDeadline) -> None:
+    """The time of a condition is up, unless its deadline was moved."""
+    at = attempt.fixed_deadline(until.record_id)
+    moved_to = await until.later(until.deadline if at is None else at)
+    if moved_to is None:
+        wheel.time_out(poll)
+    else:
+        wheel.put_off(poll, max(0, moved_to - attempt.now()) / 1000)
 
 
 def _condition_deadline(
     attempt: Attempt | None, record_id: str | None, within: float | None
-) -> tuple[Millis | None, float | None]:
+) -> tuple[WaitDeadline | None, float | None]:
     """The deadline of a wait for a condition; what is left if an earlier run began it."""
     length = millis_of(within)
     if attempt is None or record_id is None or length == NEVER:
         return None, None
     is_new = attempt.fixed_deadline(record_id) is None
-    deadline = attempt.begin_wait(record_id, length).deadline
-    left = None if is_new else max(0, deadline - attempt.now()) / 1000
-    return deadline, left
+    until = attempt.begin_wait(record_id, length)
+    left = None if is_new else max(0, until.deadline - attempt.now()) / 1000
+    return until, left
 
 
 async def begin_promise(
@@ -332,8 +350,11 @@ async def begin_promise(
     begun = None if within is None else attempt.fixed_deadline(record_id)
     ensure = EnsurePromise(id=promise_id, awaiter=attempt.id)
     promise = settled_promise(await attempt.send(ensure), promise_id)
-    if begun is not None and (is_late(promise, begun) or _is_over(promise, begun, attempt)):
-        return TimedOut(DeferTimeout(timeout_message(attempt.id, promise.id, within)), begun)
+    while begun is not None and (is_late(promise, begun) or _is_over(promise, begun, attempt)):
+        moved_to = await attempt.later_deadline(record_id, begun)
+        if moved_to is None:
+            return TimedOut(DeferTimeout(timeout_message(attempt.id, promise.id, within)), begun)
+        begun = moved_to
     return _watch(attempt, promise.id, within, record_id) if promise.is_pending else promise
 
 

@@ -40,9 +40,11 @@ class Poll:
         "context",
         "deadline",
         "errors",
+        "expire",
         "future",
         "grows",
         "interval",
+        "is_expiring",
         "is_ready",
         "is_woken",
         "jitter",
@@ -103,6 +105,9 @@ class Poll:
         self.task: str | None = None
         self.record_id: str | None = None
         """What its end is stored as, by which people may end it."""
+        self.expire: Callable[[], None] | None = None
+        """Asks whether its deadline has been moved; without it, nobody can move it."""
+        self.is_expiring = False
         self.is_ready = False
         self.is_woken = False
         self.grows = False

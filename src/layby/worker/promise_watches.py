@@ -2,7 +2,8 @@
 
 Deadlines are in store time. One timer of the loop serves them all; it also fires now and then when
 none is near, since store time may have been set forward meanwhile. At its deadline a watch asks
-once more: a promise settled by then has not timed out, however late we are told.
+whether that was moved, and once more for the promise: if that was settled by then, it has not timed
+out, however late we are told.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ class PromiseWatch(asyncio.Future[Reply], PromiseListener):
 class TimedPromiseWatch(PromiseWatch):
     """The same with a deadline in store time; then it raises `DeferTimeout`."""
 
-    __slots__ = ("deadline", "number", "timeout", "until")
+    __slots__ = ("deadline", "is_asking", "is_over", "number", "timeout", "until")
 
     def __init__(
         self, owner: "PromiseWatches", promise_id: str, until: "WatchDeadline", timeout: str
@@ -75,12 +76,19 @@ class TimedPromiseWatch(PromiseWatch):
         self.deadline = until.deadline
         self.timeout = timeout
         self.number = 0
+        self.is_asking = False
+        """Whether its deadline is being asked for."""
+        self.is_over = False
+        """Whether that has passed for good."""
 
     def deliver(self, reply: Reply) -> None:
-        if isinstance(reply.data, PromiseData) and is_late(reply.data.promise, self.deadline):
+        data = reply.data
+        if not isinstance(data, PromiseData) or not is_late(data.promise, self.deadline):
+            super().deliver(reply)
+        elif self.is_over:
             self.time_out()
         else:
-            super().deliver(reply)
+            self.owner.expire(self)
 
     def time_out(self) -> None:
         self.stop()
@@ -93,9 +101,12 @@ class TimedPromiseWatch(PromiseWatch):
 
 
 class DeadlineWatch(asyncio.Future[None]):
-    """A deadline in store time and nothing else: done when it has passed."""
+    """A deadline in store time and nothing else: done when it has passed.
 
-    __slots__ = ("deadline", "number", "owner", "until")
+    `on_moved` is called when it has moved after it seemed to have passed.
+    """
+
+    __slots__ = ("deadline", "number", "on_moved", "owner", "until")
 
     def __init__(self, owner: "PromiseWatches", until: "WatchDeadline") -> None:
         super().__init__(loop=asyncio.get_running_loop())
@@ -103,6 +114,7 @@ class DeadlineWatch(asyncio.Future[None]):
         self.until = until
         self.deadline = until.deadline
         self.number = 0
+        self.on_moved: Callable[[], None] | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
         if not self.done():
@@ -118,6 +130,8 @@ class WatchDeadline(Protocol):
     record_id: str
 
     def ended(self) -> None: ...
+
+    async def later(self, at: Millis, /) -> Millis | None: ...
 
 
 def is_late(promise: Promise, deadline: Millis | None) -> bool:
@@ -173,10 +187,7 @@ class PromiseWatches:
         """
         for watch in list(self._timed.values()):
             if watch.until.record_id == record_id:
-                watch.until.deadline = deadline
-                self.move(watch, deadline)
-                if isinstance(watch, TimedPromiseWatch):
-                    watch.timeout = f"promise {watch.promise_id} was not settled {MOVED_DEADLINE}"
+                self._put_off(watch, deadline)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -240,15 +251,42 @@ class PromiseWatches:
         while self._deadlines and self._deadlines[0][0] <= now:
             watch = self._timed.pop(heappop(self._deadlines)[1], None)
             if isinstance(watch, DeadlineWatch):
-                watch.set_result(None)
+                self._spawn(self._end_or_move(watch))
             elif watch is not None:
-                self._spawn(self._ask_once_more(watch))
+                self.expire(watch)
         self._arm()
 
-    async def _ask_once_more(self, watch: TimedPromiseWatch) -> None:
+    async def _end_or_move(self, watch: DeadlineWatch) -> None:
+        moved_to = await watch.until.later(watch.deadline)
+        if watch.done():
+            return
+        if moved_to is None:
+            watch.set_result(None)
+            return
+        self._put_off(watch, moved_to)
+        if watch.on_moved is not None:
+            watch.on_moved()
+
+    def expire(self, watch: TimedPromiseWatch) -> None:
+        """Its time is up, or its promise was settled after that, unless the deadline was moved."""
+        if not watch.is_asking:
+            watch.is_asking = True
+            self._spawn(self._time_out_or_move(watch))
+
+    async def _time_out_or_move(self, watch: TimedPromiseWatch) -> None:
+        moved_to = await watch.until.later(watch.deadline)
+        watch.is_asking, watch.is_over = False, moved_to is None
+        if moved_to is not None:
+            self._put_off(watch, moved_to)
         await self.look_again(watch)
-        if not watch.done():
+        if watch.is_over and not watch.done():
             watch.time_out()
+
+    def _put_off(self, watch: TimedPromiseWatch | DeadlineWatch, deadline: Millis) -> None:
+        watch.until.deadline = deadline
+        self.move(watch, deadline)
+        if isinstance(watch, TimedPromiseWatch):
+            watch.timeout = f"promise {watch.promise_id} was not settled {MOVED_DEADLINE}"
 
     async def look_again(self, watch: PromiseWatch) -> None:
         """The message that it is settled may be on its way."""

@@ -104,8 +104,6 @@ class BundleWait(BegunWait):
         if length < NEVER:
             self._begin_deadline(length)
         self._look_at_members()
-        if self.end is None and self._deadline is not None:
-            self._time_out_if_over(self._deadline.deadline)
         if self.end is not None:
             return
         self.future = asyncio.get_running_loop().create_future()
@@ -117,16 +115,17 @@ class BundleWait(BegunWait):
     def _begin_deadline(self, length: Millis) -> None:
         self._deadline = self.attempt.watch_deadline(self.record_id, length)
         self._deadline.add_done_callback(self._expired)
+        self._deadline.on_moved = self._look_again
         until = _until(self.waiting, self._deadline.deadline)
         self.waiting = replace(until, record_id=self.record_id)
 
-    def _time_out_if_over(self, deadline: Millis) -> None:
-        """Of a wait that an earlier run began; its members have just been asked."""
-        if deadline < self.attempt.now():
-            self._time_out()
-
     def _heard(self, future: "asyncio.Future[Any]") -> None:
         if not future.cancelled() and self.end is None:
+            self._look_at_members()
+
+    def _look_again(self) -> None:
+        """What ended after the former deadline counts now."""
+        if self.end is None:
             self._look_at_members()
 
     def _look_at_members(self) -> None:

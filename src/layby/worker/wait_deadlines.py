@@ -4,17 +4,26 @@ The worker sends the length together with `Deferred`, and uses its own estimate 
 gives the deadline. What the store has not acknowledged is sent again with the next annotation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from layby.core.model import Millis
+
+AskLater = Callable[[str, Millis], Awaitable[Millis | None]]
+
+
+async def _nobody_moves_it(_: str, __: Millis) -> None:
+    """Of waits that no store knows."""
 
 
 class WaitDeadline:
     """Of one wait. `moved` is called when the store's deadline differs from our estimate."""
 
-    __slots__ = ("_end", "deadline", "moved", "record_id")
+    __slots__ = ("_ask", "_end", "deadline", "moved", "record_id")
 
-    def __init__(self, record_id: str, deadline: Millis, end: Callable[[str], None]) -> None:
+    def __init__(
+        self, record_id: str, deadline: Millis, end: Callable[[str], None], ask: AskLater
+    ) -> None:
+        self._ask = ask
         self._end = end
         self.record_id = record_id
         self.deadline = deadline
@@ -22,6 +31,10 @@ class WaitDeadline:
 
     def ended(self) -> None:
         self._end(self.record_id)
+
+    async def later(self, at: Millis) -> Millis | None:
+        """By our clock its time is up. Where the deadline is, if it was moved; else None."""
+        return await self._ask(self.record_id, at)
 
 
 class WaitDeadlines:
@@ -39,10 +52,16 @@ class WaitDeadlines:
     def fixed(self, record_id: str) -> Millis | None:
         return self._fixed.get(record_id)
 
-    def begin(self, record_id: str, estimate: Millis, end: Callable[[str], None]) -> WaitDeadline:
+    def begin(
+        self,
+        record_id: str,
+        estimate: Millis,
+        end: Callable[[str], None],
+        ask: AskLater = _nobody_moves_it,
+    ) -> WaitDeadline:
         """A wait begins, or continues if an earlier run of the body began it."""
         fixed = self._fixed.get(record_id)
-        deadline = WaitDeadline(record_id, estimate if fixed is None else fixed, end)
+        deadline = WaitDeadline(record_id, estimate if fixed is None else fixed, end, ask)
         if fixed is None:
             self._begun[record_id] = deadline
             self._changed()

@@ -170,16 +170,26 @@ class Wheel:
     def move(self, record_id: str, seconds: float) -> None:
         """A person has moved its deadline: it ends so long from now."""
         for poll in self:
-            if poll.record_id != record_id:
-                continue
-            is_asking, is_ready = poll.asking is not None, poll.is_ready
-            poll.deadline = None if seconds >= MAX_TIMEOUT_S else self._tick_in(seconds)
-            poll.timeout = None  # its length says nothing any more
-            self._leave_bucket(poll)
-            if is_asking and poll.deadline is not None:
-                self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK_S * 1000))
-            elif not is_asking and not is_ready:
-                self._park(poll)
+            if poll.record_id == record_id:
+                self.put_off(poll, seconds)
+
+    def put_off(self, poll: Poll, seconds: float) -> None:
+        """Its deadline is so long from now."""
+        if poll.is_over:
+            return
+        is_asking, is_ready = poll.asking is not None, poll.is_ready
+        poll.is_expiring = False
+        poll.deadline = None if seconds >= MAX_TIMEOUT_S else self._tick_in(seconds)
+        poll.timeout = None  # its length says nothing any more
+        self._leave_bucket(poll)
+        if is_asking and poll.deadline is not None:
+            self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK_S * 1000))
+        elif not is_asking and not is_ready:
+            self._park(poll)
+
+    def time_out(self, poll: Poll) -> None:
+        """Its deadline has passed for good."""
+        _finish(poll, poll.timed_out())
 
     def close(self) -> None:
         """Cancel every future, and release the timer, events and threads."""
@@ -339,7 +349,7 @@ class Wheel:
 
     def _due(self, poll: Poll) -> None:
         if poll.asking is not None:
-            _finish(poll, poll.timed_out())
+            _expire(poll)
         else:
             self._make_ready(poll, grows=True)
 
@@ -481,7 +491,7 @@ class Wheel:
         if poll.wake is not None:
             self._wake_events.rearm(poll.wake)
         if poll.deadline is not None and poll.deadline <= self._now():
-            _finish(poll, poll.timed_out())
+            _expire(poll)
         elif poll.is_woken:
             poll.is_woken = False
             self._make_ready(poll, grows=False)
@@ -516,6 +526,15 @@ def _finish(poll: Poll, error: Exception | None = None) -> None:
         poll.future.set_result(None)
     else:
         poll.future.set_exception(error)
+
+
+def _expire(poll: Poll) -> None:
+    """Its time is up, by our clock: whoever knows whether it was moved is asked first, once."""
+    if poll.expire is None:
+        _finish(poll, poll.timed_out())
+    elif not poll.is_expiring:
+        poll.is_expiring = True
+        poll.expire()
 
 
 def _is_told(errors: int) -> bool:

@@ -259,10 +259,14 @@ class Worker:
         if exit_ is None or attempt is None or not attempt.is_open:
             return
         if exit_.until is None:
-            self._wheel.end(exit_.wait, condition_error(promise))
+            self.ended_by_hand(exit_.wait, promise)
         elif attempt.move_wait(exit_.wait, exit_.until, settled_by(promise)[0]):
             self.watches.move_by_hand(exit_.wait, exit_.until)
             self._wheel.move(exit_.wait, max(0, exit_.until - self.now()) / 1000)
+
+    def ended_by_hand(self, record_id: str, exit_: Promise) -> None:
+        """A condition counts as met, or fails."""
+        self._wheel.end(record_id, condition_error(exit_))
 
     def _drop(self, body: Body) -> None:
         """It has not begun, and never will."""
