@@ -50,8 +50,8 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "more permits let nobody in": (
         limits,
-        "    else:\n        permits.let_in(d, name)",
-        "    else:\n        pass",
+        "limit.pattern else limit)\n    permits.let_in(d, name)",
+        "limit.pattern else limit)",
     ),
     "the rate lets nobody in later": (
         permits,
