@@ -51,7 +51,7 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     "more permits let nobody in": (
         limits,
         "limit.pattern else limit)\n    permits.let_in(d, name)",
-        "limit.pattern else limit)",
+        "limit.pattern else limit)\n    pass",
     ),
     "the rate lets nobody in later": (
         permits,
