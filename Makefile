@@ -3,7 +3,7 @@
 # is a part of ci, needs npm as well: what it installs is locked in tests/sdk.
 
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 5
 SEED ?= 2
 FLOWS ?= examples/fan_out.py
 
@@ -39,7 +39,7 @@ $(READY): $(LOCK) pyproject.toml
 demo: $(READY) ## Show what layby does, in a minute, on this machine
 	@$(BIN)/layby demo
 
-test: $(READY) ## Run the tests (WORKERS=3 processes; WORKERS=0 for one, to debug)
+test: $(READY) ## Run the tests (WORKERS=5 processes; WORKERS=0 for one, to debug)
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 test-fast: $(READY) ## Run the tests of the rules alone: core, model, store, workflow; under 40 seconds

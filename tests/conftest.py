@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from layby.triggers.built_in import BUILT_IN
 from layby.triggers.registry import REGISTRY
 from tests.helpers.child_processes import left_behind
+from tests.helpers.new_files import copied_when_new
 from tests.helpers.places import ALL_ON_POSTGRES, is_virtual, on_postgres
 from tests.helpers.postgres import remove_cluster
 from tests.helpers.worlds import BACKENDS, World
@@ -38,6 +39,10 @@ settings.register_profile(
 )
 
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
+
+# aiohttp reads the certificates of the world when it is imported, which is a fifth of what a
+# process costs that tests start. No test speaks TLS to anybody.
+os.environ |= {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 @pytest.fixture
@@ -77,6 +82,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests marked `postgres` run there too, even where all others run on files and in memory."""
     if metafunc.definition.get_closest_marker("postgres") and not ALL_ON_POSTGRES:
         metafunc.parametrize("stored_on", [False, True], ids=["", "postgres"], indirect=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def new_files_are_copied() -> Iterator[None]:
+    """Hundreds of tests open a new file: see `tests.helpers.new_files`."""
+    with copied_when_new():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -88,6 +88,16 @@ class StoreAway(StoreUnavailable):
     """The database cannot be reached: it is stopped, restarting, or refuses the connection."""
 
 
+class StoreRefused(StoreAway):
+    """The database answers, and does not let us in: a wrong user, password or name of a database.
+
+    Or its address cannot be understood.
+
+    A process that is starting ends with it. One that had been let in tries again, as when the
+    database is away: somebody may be changing the password just now.
+    """
+
+
 class StoreBusy(StoreUnavailable):
     """Another program has held a lock on the file for longer than we wait."""
 

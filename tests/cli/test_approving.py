@@ -35,7 +35,9 @@ def test_the_list_and_a_yes(desk: Desk):
     assert (found["prompt"], found["task"], found["deadline"]) == ("Ship it?", TASK, None)
     said = typed("approve", short, "--by", "anna", "--reason", "paid").lines
     assert said == [f"{short} is approved"]
-    typed("deny", short, "--by", "bob").complains(1, f"{short} was settled before by anna")
+    late = typed("deny", short, "--by", "bob")
+    late.complains(1, f"{short} was settled before by anna")
+    assert late.err.endswith(": it stays approved\n")
     assert typed("approvals").lines == ["nobody is asked for an approval"]
     read = typed("promises", "get", f"run/{short}", "--json").json["promise"]
     assert read["headers"] == {"layby:by": "anna", "layby:reason": "paid"}
@@ -48,7 +50,24 @@ def test_the_task_is_enough_if_it_asks_one_thing(desk: Desk):
     typed("approve", "a:a").complains(1, "asks for several approvals", first, second)
     typed("deny", first, "--reason", "no")
     assert typed("deny", "a:a", "--reason", "no").lines == [f"{second} is denied"]
-    typed("approve", "a:a").complains(1, "asks nobody for an approval")
+    typed("approve", "a:a", "--by", "bob").complains(1, f"{second} was settled before")
+
+
+def test_the_loser_is_told_who_was_first_also_by_task_and_run(desk: Desk):
+    """cli.md: "for later ones the exit code is 1, and the message says who has answered"."""
+    started(desk)
+    short = asked(desk)
+    typed("approve", "a:a", "--by", "ann")
+    for each in ("a:a", "a"):
+        typed("deny", each, "--by", "bob").complains(1, f"{short} was settled before by ann")
+
+
+def test_a_run_does_not_mean_another_whose_name_begins_the_same(desk: Desk):
+    started(desk)
+    asked(desk)
+    desk.do(r.promise("run"))
+    typed("approve", "run").complains(1, "asks nobody for an approval")
+    assert len(typed("approvals", "--json").json["approvals"]) == 1
 
 
 def test_a_value_that_does_not_fit_leaves_it_open(desk: Desk):
@@ -73,4 +92,12 @@ def test_why_names_the_command(desk: Desk):
     """An open approval is answered, not resolved."""
     started(desk)
     short = asked(desk)
-    assert f"layby approve {short}" in typed("why", f"run/{short}").out
+    named = [each.strip() for each in typed("why", f"run/{short}").lines]
+    assert f"$ layby approve {short}" in named
+
+
+def test_why_names_the_command_that_gives_a_value(desk: Desk):
+    """Without one the yes would be refused."""
+    started(desk)
+    short = asked(desk, schema=PRICE)
+    assert f"$ layby approve {short} --value JSON" in typed("why", f"run/{short}").out

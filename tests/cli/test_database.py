@@ -119,6 +119,93 @@ def test_it_is_away() -> None:
     assert PASSWORD not in said.out + said.err
 
 
+STARTED = {
+    "worker": ("worker", str(FLOWS)),
+    "serve": ("serve", "--port=0"),
+    "dev": ("dev", "--port=0"),
+    "run": ("run", f"{FLOWS}:flow"),
+    "runs": ("runs",),
+    "migrate": ("migrate",),
+}
+
+
+@pytest.mark.parametrize("command", STARTED)
+def test_who_is_not_let_in_at_the_start_ends(command: str) -> None:
+    """With exit code 2 and one line about it; nobody tries a wrong password for ever."""
+    wrong = "not-the-password"
+    with Process(
+        ("-m", "layby.cli", *STARTED[command]),
+        LAYBY_DB=cluster().tcp_url("postgres", password=wrong),
+        LAYBY_LOG__LEVEL="debug",
+    ) as process:
+        assert process.end() == 2, process.tail
+    assert [line for line in process.said if "does not accept the password" in line] == [
+        process.said[-1]
+    ]
+    assert process.said[-1].startswith("layby: postgresql://")
+    assert wrong not in process.tail
+
+
+def test_a_worker_ends_when_there_is_no_such_database() -> None:
+    """Nobody creates it while the worker waits."""
+    with Process(
+        ("-m", "layby.cli", "worker", str(FLOWS)), LAYBY_DB=cluster().url("nowhere")
+    ) as worker:
+        assert worker.end() == 2, worker.tail
+    assert "the database does not exist: create it" in worker.said[-1]
+
+
+@pytest.mark.parametrize("wrong", ["?sslmoode=require", "?sslmode=requires"])
+def test_a_worker_ends_when_its_address_cannot_be_understood(wrong: str) -> None:
+    """Waiting would not help."""
+    with Process(
+        ("-m", "layby.cli", "worker", str(FLOWS)),
+        LAYBY_DB=f"postgresql://layby@127.0.0.1:1/d{wrong}",
+    ) as worker:
+        assert worker.end() == 2, worker.tail
+    assert "is not an address" in worker.said[-1]
+
+
+def test_a_worker_waits_for_a_database_that_does_not_answer() -> None:
+    """It may be started before PostgreSQL."""
+    address = f"postgresql://layby:{PASSWORD}@127.0.0.1:1/none"
+    with Process(("-m", "layby.cli", "worker", str(FLOWS)), LAYBY_DB=address) as worker:
+        worker.hear("trying again")
+        worker.hear("trying again", after=len(worker.said))
+        worker.stop()
+    assert PASSWORD not in worker.tail
+
+
+def test_a_worker_works_for_what_was_typed(database: Database) -> None:
+    """Whatever variables name; two addresses are refused."""
+    said = typed("worker", FLOWS, "--db", database.url, "--url", "http://h")
+    said.complains(2, "give only one of --url")
+    assert PASSWORD not in said.err
+    with Process(
+        ("-m", "layby.cli", "worker", str(FLOWS), "--db", database.url), LAYBY_URL="http://h"
+    ) as worker:
+        worker.hear(f"layby works for {database.masked}")
+        worker.stop()
+
+
+@pytest.mark.parametrize("command", ["doctor", "migrate"])
+def test_the_address_may_stand_alone(database: Database, command: str) -> None:
+    """As the file may; named twice, it is refused."""
+    said = typed(command, database.url)
+    assert (said.code, database.masked in said.out) == (0, True), said
+    database.typed(command, database.url).complains(2, "give one of them")
+
+
+@pytest.mark.parametrize(
+    "before", [(), ("runs",), ("schedules",), ("tree", "r"), ("--db",), ("runs", "--limit")]
+)
+def test_what_was_typed_is_not_repeated_with_a_password(before: tuple[str, ...]) -> None:
+    """Though it stands where no address is expected, and the message names it."""
+    said = typed(*before, f"postgresql://layby:{PASSWORD}@h/d")
+    assert said.code == 2
+    assert PASSWORD not in said.out + said.err
+
+
 def test_hints_and_representations_hide_the_password() -> None:
     place = find_place(None, None, f"postgresql://layby:{PASSWORD}@h/d")
     assert PASSWORD not in repr(place) + str(place) + place.shown

@@ -29,16 +29,25 @@ def test_the_demo_shows_what_it_promises():
     In a narrow window that knows ASCII only: an old console must not be the reason for a
     traceback, nor a long line for a mess.
     """
-    started = SystemClock().now()
+    started, waited_before = SystemClock().now(), waited_ms()
     env = {**os.environ, "COLUMNS": "40", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = run("demo", env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    assert SystemClock().now() - started < 30_000
+    assert SystemClock().now() - started - (waited_ms() - waited_before) < 30_000
     said = re.sub(r"\s+", " ", done.stdout)
     check_what_is_shown(said)
     check_that_work_went_on(said)
     check_that_nothing_is_left(said)
     check_the_looks(done.stdout)
+
+
+def waited_ms() -> float:
+    """How long something on this machine has waited for a processor, as far as Linux tells."""
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+    except OSError:
+        return 0
+    return int(some.rpartition("total=")[2]) / 1000
 
 
 @pytest.mark.shared
@@ -53,6 +62,18 @@ def test_the_demo_shows_the_same_on_a_database():
         assert "happens in a PostgreSQL database" in said
         for part in (*ALWAYS, "its runs stay there"):
             assert part in said
+
+
+def test_a_database_that_cannot_be_written_is_told_in_one_line():
+    """It is no bug of ours that somebody should report."""
+    name = cluster().new_database()
+    url = cluster().url(name)
+    assert run("migrate", "--db", url).returncode == 0
+    cluster().execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    done = run("demo", "--db", url)
+    assert done.returncode == 2
+    [said] = done.stderr.splitlines()
+    assert said.startswith(f"layby: {url}: it only allows reading: is this a standby?")
 
 
 def test_a_file_is_not_named_for_the_demo():

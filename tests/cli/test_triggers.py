@@ -47,7 +47,7 @@ def test_triggers_says_what_each_waits_for_and_how_its_polls_went(desk: Desk):
             r.trigger("Poll"),
             "is deferred until trigger Poll fires",
             "waits for trigger Poll (a:a.defer.1), which cannot be run: no",
-            "layby wake a:a",
+            "layby wake a:a.defer.1",
         ),
         (
             r.trigger("Event", name="paid"),
@@ -59,7 +59,7 @@ def test_triggers_says_what_each_waits_for_and_how_its_polls_went(desk: Desk):
             r.trigger("Delay", ms=600_000),
             "is deferred until its time has come",
             "which settles by itself in",
-            "layby wake a:a",
+            "layby wake a:a.defer.1",
         ),
     ],
     ids=("Poll", "Event", "Delay"),
@@ -75,6 +75,19 @@ def test_it_says_what_it_is_deferred_for(
     assert (told["kind"], told["sentence"], told["command"]) == ("trigger", sentence, command)
 
 
+def test_the_triggers_of_a_run_are_not_those_of_one_whose_name_begins_the_same(desk: Desk):
+    deferred(desk)
+    desk.do(r.promise("run"))
+    assert typed("triggers", "run").lines == ["no task is deferred"]
+
+
+def test_the_deadline_of_a_deferral_is_not_a_cause_of_its_own(desk: Desk):
+    deferred(desk, r.trigger("Event", name="paid"), 60_000)
+    said = typed("why", "a").out
+    assert "waits for promise paid" in said
+    assert "other cause" not in said
+
+
 def test_wake_ends_the_wait_with_a_value(desk: Desk):
     deferred(desk)
     said = typed("wake", "a:a", "--value", '{"n": 1}', "--by", "anna", "--reason", "asked for")
@@ -88,13 +101,15 @@ def test_wake_ends_the_wait_with_a_value(desk: Desk):
 def test_a_run_is_enough_if_one_task_of_it_is_deferred(desk: Desk):
     desk.do(r.run(a="", b="", with_take=r.take()))
     typed("wake", "a").complains(
-        1, "no task of run 'a' waits in its body, or is deferred: `layby why a`"
+        1, "a: no task of this run waits in its body, or is deferred: `layby why a`"
     )
     typed("wake", "a:a").complains(1, "does not wait: `layby why a:a` says what holds it up")
-    desk.do(r.defer(NODE, 1, r.trigger("Delay", ms=5_000)))
-    assert typed("extend", "a", "--timeout", "1s").lines[0].startswith("a:a waits until ")
-    desk.do(r.defer("run/a:b", 1, r.trigger("Delay", ms=5_000)))
-    typed("wake", "a").complains(1, "2 tasks of run 'a' wait: name one, such as a:a, a:b")
+    desk.do(r.defer(NODE, 1, r.trigger("Delay", ms=5_000_000)))
+    assert typed("extend", "a", "--timeout", "1h").lines[0].startswith("a:a waits until ")
+    desk.do(r.defer("run/a:b", 1, r.trigger("Delay", ms=5_000_000)))
+    typed("wake", "a").complains(
+        1, "a: several tasks of this run wait: name one, such as 'run/a:a', 'run/a:b'"
+    )
     assert typed("wake", "a:b").lines == ["a:b goes on"]
     assert typed("wake", "a").lines == ["a:a goes on"]
 
@@ -198,7 +213,7 @@ def test_a_call_means_its_own_wait_while_it_is_in_one(desk: Desk):
         ),
         AnnotateTask(id=call, version=1, sub_status="Deferred", waiting_on=sleeping),
     )
-    named = {each.strip() for each in typed("why", short).lines}
-    assert {f"$ layby wake {short}", f"$ layby extend {short} --timeout 1h"} <= named
+    named, nap = {each.strip() for each in typed("why", short).lines}, f"{short}.w0.sleep-1"
+    assert {f"$ layby wake {nap}", f"$ layby extend {nap} --timeout 1h"} <= named
     assert typed("extend", short, "--timeout", "2h").lines[0].startswith(f"{short} waits until ")
-    assert typed("wake", short).lines == [f"{short} goes on"]
+    assert typed("wake", nap).lines == [f"{short} goes on"]

@@ -48,6 +48,13 @@ def waits(desk: Desk) -> Desk:
     return desk
 
 
+def test_an_id_with_colons_is_printed_as_it_is(desk: Desk):
+    """`:m:` in an id is not a picture of a letter: the command can be pasted."""
+    desk.do(r.promise("o-7:m:map/1:ship:2"), EnsurePromise(id="x:m:y"))
+    assert "  $ layby resolve x:m:y --value JSON" in typed("why", "x:m:y").lines
+    assert "o-7:m:map/1:ship:2" in typed("promises", "get", "o-7:m:map/1:ship:2").out
+
+
 def test_each_wait_says_what_for_and_who_can_unblock_it(waits: Desk):
     """A table that fits on a screen, and can be pasted from."""
     lines = typed("waiting").lines
@@ -121,6 +128,25 @@ def test_a_run_waits_for_what_its_task_waits_for(waits: Desk):
     assert by_hand == ["or by hand:", "  $ layby reject paid"]
 
 
+def test_each_command_is_named_once(desk: Desk):
+    """Also for a promise of the task's own, whose id may be typed with a prefix and without."""
+    own = "run/o-7:first.ok"
+    told = WaitingOn("promise", f"waiting for promise {own}", since=1, awaited=own)
+    desk.do(
+        start("o-7"),
+        take(),
+        CreateBelow(id="run/o-7:first", version=1, promise_id=own),
+        AnnotateTask(
+            id="run/o-7:first", version=1, sub_status="Deferred", waiting_on=told.to_text()
+        ),
+    )
+    commands = [line for line in typed("why", "o-7:first").lines if "$" in line]
+    assert commands == [
+        "  $ layby resolve o-7:first.ok --value JSON",
+        "  $ layby reject o-7:first.ok",
+    ]
+
+
 @pytest.mark.parametrize("asked", ["o-7:second", "run/o-7:second"])
 def test_ids_with_and_without_the_prefix(waits: Desk, asked):
     """Both are typed, both are meant."""
@@ -157,7 +183,7 @@ def test_what_failed_says_where(desk: Desk):
     )
     sentence, *lines = typed("why", "o-9:first").lines
     assert "it is tried again" in sentence
-    assert lines == ["", *STACK.splitlines(), "by hand:", "  $ layby wake o-9:first"]
+    assert lines == ["", *STACK.splitlines(), "by hand:", "  $ layby wake o-9:first.backoff.1"]
     assert typed("why", "o-8:first").lines[1:] == ["", *STACK.splitlines()]
     failed = json_values.named_error_value("RunFailed", "it", failed={"first": "ValueError: no"})
     desk.do(SettlePromise(id="run/o-8", state="rejected", value=failed))

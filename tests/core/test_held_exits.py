@@ -7,7 +7,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.address import inbox_of
-from layby.core.exit_refusals import GOES_ON, TOO_LATE
+from layby.core.exit_refusals import TOO_LATE, goes_on
 from layby.core.held_exits import EXIT, exit_of, exit_task, is_exit
 from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
@@ -86,7 +86,7 @@ def test_a_condition_that_was_woken_can_neither_fail_nor_last_longer(
     parked(world)
     world.ok(wake())
     refused = world.send(late)
-    assert (refused.status, refused.data) == (409, GOES_ON)
+    assert (refused.status, refused.data) == (409, goes_on(world.promise(RECORD)))
     assert world.task(NODE).deadlines_by_id == {RECORD: 60_000}
     assert len(world.store.dump().messages) == 1
 
@@ -98,7 +98,7 @@ def test_a_condition_that_failed_fails_with_the_first_error(world: World) -> Non
     world.ok(msgspec.structs.replace(first, exit_id="y"))
     for other in (c.Value(data="dHdv"), c.NOTHING):
         refused = world.send(wake(exit_id="z", state="rejected", value=other))
-        assert (refused.status, refused.data) == (409, GOES_ON)
+        assert (refused.status, refused.data) == (409, goes_on(world.promise(RECORD)))
     assert world.send(wake(exit_id="z")).status == 409
 
 

@@ -1,5 +1,6 @@
 """A kind is declared once and whole, and names every id by which it reaches a row."""
 
+from functools import cache
 from itertools import count
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -128,11 +129,18 @@ def made_of(wanted: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any
     return st.builds(wanted, **{each.name: made_of(each.type, texts) for each in fields})
 
 
+@cache
+def commands(kind: str) -> st.SearchStrategy[Command]:
+    """Made once: to make the strategies of a kind takes longer than to draw from them."""
+    numbers = count()
+    return made_of(KINDS[kind], st.builds(lambda: f"<{next(numbers)}>"))
+
+
 def ids_in(footprint: Footprint) -> set[str]:
     pairs = footprint.pairs | footprint.born_into | footprint.starts
     by_id = footprint.ids | footprint.branches_of | footprint.branches | footprint.schedules
     by_id |= footprint.lean | footprint.also | footprint.beside | footprint.exits
-    by_id |= footprint.told.keys()
+    by_id |= footprint.told.keys() | {task_id for task_id, _ in footprint.leasing}
     return by_id | footprint.runs_of | {each for pair in pairs for each in pair}
 
 
@@ -148,9 +156,7 @@ BOUNDED = sorted(
 @settings(max_examples=20)
 def test_every_id_of_the_footprint_is_named_or_lies_below_a_named_one(kind, data) -> None:
     """A token that covers what is named then covers all that the step can see by id."""
-    numbers = count()
-    texts = st.builds(lambda: f"<{next(numbers)}>")
-    command = data.draw(made_of(KINDS[kind], texts))
+    command = data.draw(commands(kind))
     footprint = Footprint()
     command.footprint(footprint)
     named = tuple(command.named_ids())
@@ -165,5 +171,5 @@ def test_a_footprint_says_which_ids_it_holds() -> None:
     no_ids |= {"also_pids", "locks", "may_wait", "claims"}
     no_ids |= {"limits", "also_limits", "defines"}
     looked_at = {"ids", "lean", "pairs", "branches_of", "branches", "born_into", "schedules"}
-    looked_at |= {"runs_of", "starts", "also", "beside", "exits", "told"}
+    looked_at |= {"runs_of", "starts", "also", "beside", "exits", "leasing", "told"}
     assert set(Footprint.__struct_fields__) == no_ids | looked_at

@@ -4,13 +4,15 @@ import json
 from base64 import b64decode
 
 import pytest
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.joins import MAX_ITEMS
+from layby.core.joins import MAX_ITEM_BYTES, MAX_ITEMS
 from layby.core.maps import MAX_PORTION
 from layby.core.pruning import PACE_MS
 from layby.core.settings import Settings
+from layby.core.values import wrap
 from tests.core.test_pruning import prune
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
@@ -65,6 +67,17 @@ def test_items_are_tasks_below_their_join(world: World) -> None:
     assert {state.promises[each].timeout_at for each in (JOIN, item(0), item(1))} == {1_000_000}
     assert world.ok(r.take(0)).claims == []
     world.check()
+
+
+def test_an_item_is_as_large_as_the_docs_say(world: World) -> None:
+    """A million bytes as JSON, and no more, whoever sends it."""
+    begun(world)
+    largest = wrap(b"1" * MAX_ITEM_BYTES)
+    world.ok(replace(add(1), items=(largest,)))
+    larger = replace(add(1), items=(wrap(b"1" * (MAX_ITEM_BYTES + 3)),))
+    reply = world.send(larger)
+    assert reply.status == 400
+    assert "item 0 has" in str(reply.data)
 
 
 def test_items_are_counted_by_how_they_are(world: World) -> None:

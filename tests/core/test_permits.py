@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from layby.core import commands as c
-from layby.core.limit import Limit, Opened
 from layby.core.limits import SPREAD, GetLimit
 from layby.core.queries import ExplainPromise
 from layby.core.waits import waiting_of
@@ -13,10 +12,12 @@ from tests.helpers import requests as r
 from tests.helpers.worlds import EVERY_BACKEND, World
 
 
-def limited(run_id: str, *limits: str, name: str = "f", priority: int = 0) -> c.StartRun:
+def limited(
+    run_id: str, *limits: str, name: str = "f", priority: int = 0, group: str = "g"
+) -> c.StartRun:
     """A run of one node under these limits."""
     node = c.Node(id="a", name=name, limits=limits, priority=priority)
-    return c.StartRun(id=run_id, name="root", group="g", nodes=(node,))
+    return c.StartRun(id=run_id, name="root", group=group, nodes=(node,))
 
 
 def start(world: World, count: int, *limits: str, first: int = 0, priority: int = 0) -> None:
@@ -118,6 +119,23 @@ def test_tasks_without_a_worker_do_not_hold_up_those_of_another_name(world: Worl
     world.clock.advance(1)
     world.ok(limited("run/new", "api"))
     assert taken(world) == ["run/new:a"]
+    world.check()
+
+
+def test_tasks_without_a_worker_do_not_hold_up_those_of_another_group(world: World) -> None:
+    """Neither those that were let in, nor those behind the gate, however many there are."""
+    define(world, concurrency=1)
+    for at in range(3):
+        world.ok(limited(f"run/old-{at}", "api", group="away"))
+        world.clock.advance(1)
+    world.ok(limited("run/new", "api"))
+    world.ok(limited("run/newer", "api"))
+    assert taken(world) == ["run/new:a"]
+    world.check()
+    data = world.ok(r.finish("run/new:a", 1, r.take(1)))
+    assert "run/newer:a" in [claim.task.id for claim in data.taken.claims]
+    world.ok(r.finish("run/newer:a"))
+    assert taken(world, group="away") == ["run/old-0:a"]
     world.check()
 
 
@@ -370,6 +388,60 @@ def test_a_faster_rate_of_a_pattern_counts_at_once(world: World) -> None:
     world.check()
 
 
+def test_a_slower_rate_of_a_pattern_gives_no_second_burst(world: World) -> None:
+    """Each name under it remembers how many have begun, not only until when that was paid."""
+    define(world, "a*", rate="60/min", burst=3)
+    start(world, 8)
+    assert len(taken(world)) == 3
+    define(world, "a*", rate="1/min", burst=3)
+    world.tick()
+    assert taken(world) == []
+    world.tick(59_999)
+    assert taken(world) == []
+    world.tick(1)
+    assert taken(world) == ["run/03:a"]
+    world.check()
+
+
+@pytest.mark.parametrize("name", ["api", "a*"])
+def test_a_change_there_and_back_gives_no_second_burst(world: World, name: str) -> None:
+    """What has begun counts for the third numbers as it did for the first."""
+    define(world, name, rate="60/min", burst=5)
+    start(world, 12)
+    assert len(taken(world)) == 5
+    define(world, name, rate="1/min", burst=1)
+    world.tick()
+    define(world, name, rate="60/min", burst=5)
+    world.tick()
+    assert taken(world) == []
+    world.tick(1_000)
+    assert len(taken(world)) == 1
+    world.check()
+
+
+def test_a_limit_that_is_deleted_and_defined_again_gives_no_second_burst(world: World) -> None:
+    define(world, rate="10/s", burst=4)
+    start(world, 9)
+    assert len(taken(world)) == 4
+    world.ok(c.DeleteLimit(name="api"))
+    define(world, rate="4/min", burst=4)
+    assert taken(world) == []
+    world.check()
+
+
+def test_a_smaller_burst_makes_nobody_wait_longer_than_by_the_new_numbers(world: World) -> None:
+    """A hundred that began at once do not stand for ten minutes."""
+    define(world, rate="100/s", burst=100)
+    start(world, 102)
+    assert len(taken(world, 200)) == 100
+    define(world, rate="10/min", burst=1)
+    world.tick(5_999)
+    assert taken(world) == []
+    world.tick(1)
+    assert len(taken(world)) == 1
+    world.check()
+
+
 def test_a_rate_and_a_concurrency_count_both(world: World) -> None:
     define(world, rate="1/s", concurrency=1)
     start(world, 3)
@@ -597,23 +669,25 @@ def test_parked_bodies_that_no_longer_count_give_their_permits_up(world: World, 
 
 
 @pytest.mark.parametrize("name", ["api", "a*"])
-def test_parked_bodies_that_count_now_let_nobody_else_in(world: World, name: str) -> None:
-    """More are held than allowed then, as if there had been more permits before."""
+def test_no_more_run_than_allowed_when_parked_bodies_count(world: World, name: str) -> None:
+    """Those parked already gave their permits up: they get one before they go on, as before."""
     define(world, name, concurrency=1)
     start(world, 3)
     for task_id in ("run/00:a", "run/01:a"):
         assert taken(world, 1) == [task_id]
         park(world, task_id)
+    assert taken(world, 1) == ["run/02:a"]
     define(world, name, concurrency=1, count_parked=True)
     world.tick()
-    assert standing(world).holders == ("run/00:a", "run/01:a")
-    assert regain(world, "run/00:a") is None
+    assert standing(world).holders == ("run/02:a",)
+    told = regain(world, "run/00:a")
+    assert told is not None
+    world.ok(r.finish("run/02:a"))
+    assert not world.promise(told.id).is_pending
     world.ok(c.AnnotateTask(id="run/00:a", version=1))
-    world.ok(r.finish("run/00:a"))
-    assert taken(world) == []
-    world.ok(c.AnnotateTask(id="run/01:a", version=1))
-    world.ok(r.finish("run/01:a"))
-    assert taken(world) == ["run/02:a"]
+    park(world, "run/00:a")
+    assert standing(world).holders == ("run/00:a",)
+    assert regain(world, "run/01:a") is not None
     world.check()
 
 
@@ -629,18 +703,6 @@ def test_a_body_in_line_stays_there_when_parked_ones_count(world: World) -> None
     world.tick()
     assert standing(world).holders == ("run/01:a",)
     assert world.promise(told.id).is_pending
-    world.check()
-
-
-def test_parked_bodies_without_a_limit_of_their_own_under_a_pattern_count(world: World) -> None:
-    """The rows of such limits are forgotten while nothing of them is in use."""
-    define(world, "a*", concurrency=1)
-    start(world, 1)
-    assert taken(world) == ["run/00:a"]
-    park(world, "run/00:a")
-    define(world, "a*", concurrency=1, count_parked=True)
-    world.tick()
-    assert standing(world).held == 1
     world.check()
 
 
@@ -699,10 +761,3 @@ def test_why_says_that_a_parked_body_waits_for_a_permit(world: World) -> None:
     waiting = waiting_of(about.promise, about.task, world.now)
     assert waiting is not None
     assert (waiting.form, waiting.kind) == ("parked", "limit")
-
-
-def test_what_an_earlier_layby_stored_of_those_let_in_is_read():
-    """It stored only how many there were."""
-    limit = Limit("api", opened='{"f/a":2}')
-    assert limit.opened_by_name == {"f/a": Opened(2)}
-    assert limit.opening("f/a", -1).opened_by_name == {"f/a": Opened(1)}

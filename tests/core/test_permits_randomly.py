@@ -1,10 +1,11 @@
 """Random limits, rates, deaths, parked bodies and changes of limits, in virtual time.
 
-Never above a limit, never too many begins in a window, permits of the dead come back, nothing waits
-that may begin, and order is kept among tasks with the same name and limits.
+Never above a limit, never too many begins in a window, across any number of changes, permits of the
+dead come back, nothing waits that may begin, and order is kept among tasks with the same name and
+limits.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -19,14 +20,16 @@ from hypothesis.stateful import (
 )
 
 from layby.core import commands as c
-from layby.core.limit import Limit, read_rate, rule_for
+from layby.core.limit import Limit, rule_for
 from layby.core.model import Millis, Task
 from layby.core.state import State
 from tests.helpers import requests as r
+from tests.helpers.begins import most_begins
 from tests.helpers.worlds import Backend, World
 
 LIMITS = ("api", "db", "t-1")
 NAMES = ("f", "g")
+GROUPS = ("g", "h")
 PIDS: tuple[str, ...] = ("p", "q")
 TTL = 60_000
 
@@ -62,10 +65,16 @@ class Permits(RuleBasedStateMachine):
         self.claims: dict[str, tuple[str, int]] = {}
         """Of the tasks that run or are parked: who has them, at which version."""
         self.parked: set[str] = set()
-        self.begins: defaultdict[str, list[Millis]] = defaultdict(list)
+        self.begins: defaultdict[str, list[tuple[Millis, int]]] = defaultdict(list)
+        """By limit: when, and by which of its rules."""
+        self.rules: dict[str, list[Limit | None]] = {name: [None] for name in LIMITS}
+        """By limit: whose numbers counted for it, one after the other."""
+        self.held: Counter[str] = Counter()
+        """By limit: permits that were out when we looked last."""
         self.incarnations: dict[str, int] = dict.fromkeys(PIDS, 1)
         for name in ("api", "db"):
             self.world.ok(c.SetLimit(name=name, concurrency=1))
+        self._note_rules()
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -82,32 +91,38 @@ class Permits(RuleBasedStateMachine):
     def define(self, name: str, given: dict[str, Any], burst: int, count_parked: bool) -> None:
         burst = burst if "rate" in given else 1
         self.world.ok(c.SetLimit(name=name, burst=burst, count_parked=count_parked, **given))
-        self.begins.clear()  # other numbers count from now on
+        self._note_rules()
         self.look()
 
     @rule(name=st.sampled_from([*LIMITS, "t-*"]))
     def delete(self, name: str) -> None:
         assert self.world.send(c.DeleteLimit(name=name)).status in (200, 404)
-        self.begins.clear()
+        self._note_rules()
         self.look()
 
     @rule(
         name=st.sampled_from(NAMES),
         limits=st.lists(st.sampled_from(LIMITS), min_size=1, max_size=2, unique=True),
         count=st.integers(1, 4),
+        group=st.sampled_from(GROUPS),
     )
-    def start(self, name: str, limits: list[str], count: int) -> None:
+    def start(self, name: str, limits: list[str], count: int, group: str) -> None:
         for _ in range(count):
             self.runs += 1
             node = c.Node(id="a", name=name, limits=tuple(limits))
-            run = c.StartRun(id=f"run/{self.runs:03}", name="root", group="g", nodes=(node,))
+            run = c.StartRun(id=f"run/{self.runs:03}", name="root", group=group, nodes=(node,))
             self.world.ok(run)
             self.world.clock.advance(1)
         self.look()
 
-    @rule(pid=st.sampled_from(PIDS), free=st.integers(1, 3), names=st.sampled_from([NAMES, ("g",)]))
-    def take(self, pid: str, free: int, names: tuple[str, ...]) -> None:
-        self._taken(self.world.ok(self._take(pid, free, names)), pid)
+    @rule(
+        pid=st.sampled_from(PIDS),
+        free=st.integers(1, 3),
+        names=st.sampled_from([NAMES, ("g",)]),
+        group=st.sampled_from(GROUPS),
+    )
+    def take(self, pid: str, free: int, names: tuple[str, ...], group: str) -> None:
+        self._taken(self.world.ok(self._take(pid, free, names, group)), pid)
         self.look()
 
     @precondition(lambda self: self.claims)
@@ -189,11 +204,27 @@ class Permits(RuleBasedStateMachine):
     # --- what must hold ------------------------------------------------------------------
 
     def look(self) -> None:
+        """Whatever has happened, no limit has more out than it allows, unless it allowed more
+        before: and whoever runs has its permits.
+        """
         self.world.check()
+        state = self.world.dump()
+        held = Counter(name for task in state.tasks.values() for name in task.permit_names)
+        for name, now in rules_of(state).items():
+            if now is not None and now.concurrency is not None:
+                assert held[name] <= max(now.concurrency, self.held[name]), name
+        self.held = held
+        for task_id in self.claims.keys() - self.parked:
+            task = state.tasks[task_id]
+            assert set(task.permit_names) == set(task.limit_names)
 
-    def _take(self, pid: str, free: int, names: tuple[str, ...]) -> c.Take:
-        incarnation = str(self.incarnations[pid])
-        return r.take(free, pid=pid, incarnation=incarnation, ttl=TTL, names=(*names, "root"))
+    def _note_rules(self) -> None:
+        for name, now in rules_of(self.world.dump()).items():
+            self.rules[name].append(now)
+
+    def _take(self, pid: str, free: int, names: tuple[str, ...], group: str = GROUPS[0]) -> c.Take:
+        incarnation, names = str(self.incarnations[pid]), (*names, "root")
+        return r.take(free, pid, incarnation, TTL, names=names, group=group)
 
     def _taken(self, taken: Any, pid: str) -> None:
         state = self.world.dump()
@@ -201,7 +232,7 @@ class Permits(RuleBasedStateMachine):
         for claim in nodes:
             self.claims[claim.task.id] = (pid, claim.task.version)
             for name in claim.task.limit_names:
-                self.begins[name].append(self.world.now)
+                self.begins[name].append((self.world.now, len(self.rules[name]) - 1))
                 self._check_limit(state, name)
         for claim in nodes:
             self._check_order(state, claim)
@@ -212,34 +243,28 @@ class Permits(RuleBasedStateMachine):
         assert rule is not None
         if rule.concurrency is not None:
             assert len(held_by(state, name)) <= rule.concurrency
-        rate = None if rule.rate is None else read_rate(rule.rate)
-        if rate is not None:
-            since = self.world.now - rate.span
-            recent = [at for at in self.begins[name] if at > since]
-            assert len(recent) <= rate.count + rule.burst - 1
+        for count, (since, first) in enumerate(reversed(self.begins[name]), start=1):
+            most = most_begins(self.rules[name][first:], self.world.now - since)
+            assert most is None or count <= most, (name, count, since)
 
     def _check_order(self, state: State, claim: Any) -> None:
-        mine = (claim.task.limits, claim.task.name)
+        """Those that became ready in the same millisecond have no order among them."""
+        mine = (claim.task.limits, claim.task.lane)
         for task in state.tasks.values():
-            if (task.limits, task.name) != mine or task.state != "pending":
+            if (task.limits, task.lane) != mine or task.state != "pending":
                 continue
             place = task.ready_at if task.gate is None else task.gate_at
-            assert (place or 0, task.id) > (claim.ready_at, claim.task.id)
+            assert (place or 0) >= claim.ready_at, (task.id, claim.task.id)
 
-    @rule()
-    def nothing_waits_that_may_begin(self) -> None:
-        """With slots for all, what still waits lacks a permit or its turn."""
-        while True:
-            self.world.tick()
-            taken = self.world.ok(self._take("p", 50, NAMES))
-            self._taken(taken, "p")
-            state = self.world.dump()
-            is_due = any(_is_due(each, self.world.now) for each in state.limits.values())
-            if not (taken.claims or taken.again or is_due):
-                break
+    @rule(groups=st.sampled_from([GROUPS, GROUPS[:1]]))
+    def nothing_waits_that_may_begin(self, groups: tuple[str, ...]) -> None:
+        """With slots for all of a group, what still waits there lacks a permit or its turn."""
+        for group in groups:
+            self._take_all(group)
+        state = self.world.dump()
         rules = rules_of(state)
         for task in state.tasks.values():
-            if task.state != "pending" or task.kind != "node":
+            if task.state != "pending" or task.kind != "node" or task.group not in groups:
                 continue
             limits = [(rules[name], state.limits.get(name)) for name in task.limit_names]
             assert any(
@@ -247,6 +272,16 @@ class Permits(RuleBasedStateMachine):
                 for rule, used in limits
             ), task.id
         self.look()
+
+    def _take_all(self, group: str) -> None:
+        while True:
+            self.world.tick()
+            taken = self.world.ok(self._take("p", 50, NAMES, group))
+            self._taken(taken, "p")
+            state = self.world.dump()
+            is_due = any(_is_due(each, self.world.now) for each in state.limits.values())
+            if not (taken.claims or taken.again or is_due):
+                break
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])

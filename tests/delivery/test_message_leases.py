@@ -1,6 +1,7 @@
 """Engines on one database, each with a router: a message is offered by one of them at a time."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -14,6 +15,7 @@ from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 from layby.local import LocalClient
+from layby.store.announcement import Announcement
 from layby.store.postgres import PostgresStore
 from tests.helpers.postgres import cluster
 from tests.helpers.push_receivers import Seen, on_loop
@@ -27,9 +29,22 @@ class Server:
         self.router = Router(count_taken_over=self._count)
         store = PostgresStore(url, Settings(), next_after)
         self.engine = Engine(store, store.clock_beside(SystemClock().elapsed), self.router)
+        self.listens = threading.Event()
+        """What others announce before that is not heard."""
+        self._note_listening()
         self.engine.start()
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
+
+    def _note_listening(self) -> None:
+        hear = self.engine.hear
+
+        def hearing(announcement: Announcement) -> None:
+            hear(announcement)
+            if announcement.everything:
+                self.listens.set()
+
+        cast("Any", self.engine).hear = hearing
 
     def _count(self) -> None:
         self.taken_over += 1
@@ -71,6 +86,8 @@ async def two() -> AsyncIterator[tuple[Server, Server]]:
     url = cluster().url(cluster().new_database())
     servers = Server(url), Server(url)
     try:
+        for each in servers:
+            assert await asyncio.to_thread(each.listens.wait, 60), "it does not listen"
         yield servers
     finally:
         for each in servers:

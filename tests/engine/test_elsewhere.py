@@ -31,6 +31,15 @@ def test_nobody_is_gone_after_a_time_in_which_nobody_looked() -> None:
     assert vouched.gone([], LOOK_MS * 21) == []
 
 
+def test_nobody_is_gone_after_a_short_time_without_the_database() -> None:
+    """Everybody's lock went with its connection, and not all are back at the same moment."""
+    vouched = Vouched()
+    assert vouched.gone([A], LOOK_MS * 10) == []
+    vouched.begin_anew()
+    assert vouched.gone([], LOOK_MS * 11) == []
+    assert vouched.gone([], LOOK_MS * 12) == []
+
+
 def test_who_was_never_seen_is_not_gone() -> None:
     """A worker that is connected to a server has no lock: its lease alone counts."""
     vouched = Vouched()

@@ -1,7 +1,7 @@
 """Reads beside the writer: they hold up no write and no quick read, and see what came before."""
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -9,10 +9,20 @@ import pytest
 
 from layby.core import queries
 from layby.core.kinds import Query, Sender
-from layby.core.queries import ExplainPromise, Reader, SearchPromises, SnapDebug
+from layby.core.queries import (
+    ExplainPromise,
+    ListRuns,
+    ListWaiting,
+    Reader,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
+    SnapDebug,
+)
 from layby.core.replies import OK, Reply
+from layby.core.stats import GetStats
 from layby.engine import engine, reads
-from layby.engine.items import NOT_BEGUN, Item
+from layby.engine.items import NOT_BEGUN, Answer, Item
 from layby.engine.read_turns import THREADS
 from layby.errors import EngineStopped, StoreUnavailable
 from layby.store.api import StoreReader
@@ -63,6 +73,36 @@ def test_a_read_that_lasts_holds_up_no_write(backend) -> None:
             read.let_go.set()
         assert reading.result(PATIENCE_S) == OK
         assert set(world.dump().promises) == {"before", "after"}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        SearchPromises(),
+        SearchTasks(),
+        SearchSchedules(),
+        ListRuns(),
+        ListWaiting(),
+        ExplainPromise(id="x"),
+        GetStats(),
+        SnapDebug(),
+    ],
+    ids=lambda query: query.kind,
+)
+def test_whatever_reads_many_rows_is_read_beside_the_writer(query: Query) -> None:
+    """Searches, lists, `why`, counts and snapshots are answered by the thread of a reader."""
+    answered: Future[tuple[str, Answer]] = Future()
+
+    def sink(answers: Sequence[tuple[Item, Answer]]) -> None:
+        answered.set_result((threading.current_thread().name, answers[0][1]))
+
+    with World("sqlite", threaded=True) as world:
+        world.ok(r.promise("x"))
+        world.engine.submit([Item(query, sink, None, 0)])
+        name, reply = answered.result(PATIENCE_S)
+    assert isinstance(reply, Reply)
+    assert reply.status == 200
+    assert name.startswith("layby-reader")
 
 
 @pytest.mark.parametrize("threaded", [False, True])

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from layby.core.settings import Settings
 from layby.core.stats import GetStats, StatsData
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
+from layby.errors import StoreAway
 from layby.store.sqlite import SqliteStore
 from tests.helpers import requests as r
 from tests.helpers.clocks import ManualClock
@@ -168,6 +169,52 @@ def test_a_turn_that_takes_long_is_a_gap_as_well() -> None:
         ask(world, r.promise("p"))
         assert disk.takes == 0
         assert standing(world) == "alive"
+
+
+class Restarting(Wrapped):
+    """A database that can be out of reach."""
+
+    is_away = False
+
+    def transaction(self, *, lazily: bool = False) -> Any:
+        if self.is_away:
+            raise StoreAway("postgresql://db: it is stopped")
+        return self.inner.transaction(lazily=lazily)
+
+
+def test_a_store_that_was_away_ends_no_lease() -> None:
+    """The writer turned all the time, and could write nothing: nobody could renew a lease."""
+    with World(paused=False, now=START, wrap=cast("Any", Restarting)) as world:
+        ask(world, r.run(with_take=r.take(ttl=3_000), a=""))
+        database = cast("Restarting", world.store)
+        database.is_away = True
+        for _ in range(16):
+            with pytest.raises(StoreAway):
+                world.engine.call(r.promise("p"))
+            with suppress(StoreAway):
+                let_pass(world, 500)
+        database.is_away = False
+        world.engine.pump()
+        assert standing(world) == "alive"
+        let_pass(world, 2_900)
+        beat(world)
+        let_pass(world, 2_900)
+        assert standing(world) == "alive"
+        let_pass(world, 100)
+        assert standing(world) == "lost"
+
+
+def test_a_store_that_is_back_spares_leases_once() -> None:
+    """Who is silent from then on is lost a lease after the next look, which comes soon."""
+    with World(paused=False, now=START, wrap=cast("Any", Restarting)) as world:
+        ask(world, r.take(0, ttl=3_000))
+        database = cast("Restarting", world.store)
+        database.is_away = True
+        with pytest.raises(StoreAway):
+            world.engine.call(r.promise("p"))
+        database.is_away = False
+        let_pass(world, 4_000)
+        assert standing(world) == "lost"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -141,6 +141,28 @@ def test_two_tasks_are_born_into_one_branch(beside) -> None:
         ]
 
 
+def test_whoever_reads_a_branch_agrees_with_those_born_into_it() -> None:
+    """Of two tasks, one is told of the other: by its birth, or when somebody claims it later.
+
+    One is born claimed, and told of its branch; the other is created by somebody who is told
+    nothing, and claimed before the first one is stored, if it can be.
+    """
+    with sharing(engines=3) as shared:
+        three, claims = shared.engines[2], []
+
+        def claim() -> None:
+            claims.append(three.call(r.acquire("t", 0)))
+
+        born, created = shared.meeting(
+            r.claimed("u", ttl=10**9, branch="b"), r.target("t", branch="b"), claim
+        )
+        claim()
+        claimed = next(each for each in claims if each.is_ok)
+        assert (born.status, created.status) == (200, 200)
+        told_of = {each.id for reply in (born, claimed) for each in reply.data.preload}
+        assert told_of in ({"t"}, {"u"}), told_of
+
+
 def test_a_run_is_born_between_a_look_at_it_and_the_look_at_the_queue() -> None:
     """Who finds its task in the queue finds its root as well: both were born together."""
     with sharing() as shared:

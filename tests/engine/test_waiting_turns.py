@@ -9,7 +9,10 @@ from msgspec.structs import replace
 from layby.core import commands as c
 from layby.core.replies import TakeData
 from layby.core.takes import RETRY_REFUSED_MS
+from layby.engine import engine as engine_module
+from layby.engine.batch import apply
 from layby.engine.items import NOT_BEGUN, Allowance, Item
+from layby.errors import StoreAway, StoreUnavailable
 from tests.helpers import requests as r
 from tests.helpers.worlds import EVERY_BACKEND, World, resolve
 
@@ -72,6 +75,45 @@ def test_who_keeps_slots_for_it_and_has_somebody_in_line_hears_that_its_permit_h
     assert not kept.done()
     world.ok(c.SetLimit(name="api", concurrency=0))
     assert kept.result(0).data == TakeData([])
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, pid: str, failure: Exception) -> None:
+    """The next time that a take of this worker is woken, the store fails."""
+    armed = [failure]
+
+    def failing(store: Any, commands: Any, *args: Any, **options: Any) -> Any:
+        woken = [each for each, _ in commands if isinstance(each, c.Take) and not each.renews]
+        if armed and any(each.pid == pid for each in woken):
+            raise armed.pop()
+        return apply(store, commands, *args, **options)
+
+    monkeypatch.setattr(engine_module, "apply", failing)
+
+
+def test_a_take_that_fails_passes_its_call_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one that waits looks at once: nobody waits for luck."""
+    first, second = waiting(world, 1, pid="p"), waiting(world, 1, pid="q")
+    fail_once(monkeypatch, "p", StoreUnavailable("the disk is full"))
+    world.ok(r.run(a=""))
+    assert isinstance(first.exception(0), StoreUnavailable)
+    assert claimed(second) == ["run/a:a"]
+
+
+@pytest.mark.parametrize("others", ["", "q"], ids=["alone", "with another one"])
+def test_a_take_that_found_the_database_away_does_not_miss_a_task(
+    world: World, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    """It goes on waiting: another one looks at once, and it looks again itself a second later."""
+    first, *second = [waiting(world, 1, pid=pid) for pid in ("p", *others)]
+    fail_once(monkeypatch, "p", StoreAway("it restarts"))
+    world.ok(r.run(a=""))
+    assert [claimed(each) for each in second] == [["run/a:a"]] * len(second)
+    assert not first.done()
+    world.clock.advance(1_000)
+    world.engine.pump()
+    assert first.done() == (not second)
 
 
 def test_a_take_that_waits_is_no_sign_of_life(world: World) -> None:

@@ -266,11 +266,11 @@ def test_a_port_that_is_missing_because_of_a_mistake_is_not_told_again():
     )
 
 
-def test_thousands_of_mistakes_are_told_in_proportion():
+def test_a_thousand_mistakes_are_told_in_proportion():
     """Each is compared with some names, not with all."""
-    names = [f"  c{number}: {{inputs: [i], outputs: [o]}}" for number in range(3_000)]
-    edges = [f"  - {{from: c{number}.o, to: d{number}.i}}" for number in range(3_000)]
+    names = [f"  c{number}: {{inputs: [i], outputs: [o]}}" for number in range(1_000)]
+    edges = [f"  - {{from: c{number}.o, to: d{number}.i}}" for number in range(1_000)]
     text = "\n".join(["graph: g", "components:", *names, "edges:", *edges])
     began = process_time()
-    assert len(problems(text, resolve=False)) == 3_000
-    assert process_time() - began < 8
+    assert len(problems(text, resolve=False)) == 1_000
+    assert process_time() - began < 4

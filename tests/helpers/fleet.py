@@ -11,26 +11,32 @@ book. Time passes when told to. What must hold is checked against that book, aft
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from random import Random
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.invariants import check as violations
-from layby.core.limit import Limit, read_rate
+from layby.core.limit import Limit
 from layby.core.model import Millis, Task
 from layby.core.replies import Claim, TakeData
 from layby.core.state import State
 from layby.engine.items import Item
 from layby.worker.credit import EVERY, NOTHING, Ask, Contender, Credit, Offer
+from tests.helpers.begins import most_begins
 from tests.helpers.worlds import Backend, World, resolve
 
 NAMES = ("f", "g")
-COUNT_PARKED = {"api": False, "db": True}
-"""The limits there are, and whether bodies that are parked count."""
+OWN = ("api", "db")
+"""Limits that have numbers of their own."""
+PATTERN = "t-*"
+UNDER = ("t-1", "t-2")
+"""Limits that have those of a pattern, until they get their own."""
+LIMITS = (*OWN, *UNDER)
 TTL: Millis = 6_000
 BEAT: Millis = 2_000
 STEP: Millis = 500
@@ -64,6 +70,8 @@ class Job(Struct, eq=False):
     contender: Contender | None = None
     is_ahead: bool = False
     regain_at: Millis = 0
+    holds: set[str] = field(default_factory=set)
+    """The limits of which it has a permit."""
     passed: dict[str, int] = field(default_factory=dict)
     """By process: begins while this was the oldest of all that might begin. A process that is
     started again counts its turns anew.
@@ -218,7 +226,7 @@ class FleetWorker:
         """Its body has ended, or failed and is tried again."""
         assert job.contender is not None
         self.credit.leave(job.contender)
-        job.at = "over" if retry_in is None else "ready"
+        job.at, job.holds = "over" if retry_in is None else "ready", set()
         ask = self.credit.ask(1, self.fleet.now)
         verdict = c.RootVerdict("resolved", c.NOTHING)
         report: c.Command = c.FinishTask(
@@ -239,6 +247,7 @@ class FleetWorker:
         self.fleet.ok(parked)
         demand(self.credit.park(job.contender), "a body may not park")
         job.at = "parked"
+        job.holds = {name for name in job.holds if self.fleet.rules[name].count_parked}
 
     def go_on(self, job: Job) -> None:
         """What it waited for is there: with its permits, it stands in line for its slots."""
@@ -254,7 +263,8 @@ class FleetWorker:
     def regained(self, job: Job) -> None:
         assert job.contender is not None
         job.at, job.place = "line", self.fleet.now
-        self.fleet.check_permits([name for name in job.limits if not COUNT_PARKED[name]])
+        got, job.holds = set(job.limits) - job.holds, set(job.limits)
+        self.fleet.check_permits(got)
         self.credit.join_line(job.contender, self.fleet.now, self.fleet.now)
 
     def give_back(self) -> None:
@@ -263,7 +273,7 @@ class FleetWorker:
         for contender in self.credit.overdue(self.fleet.now):
             job = self.fleet.by_contender[id(contender)]
             released.append(c.Released(job.id, job.version, ready_at=job.place, begun=False))
-            job.at, job.worker = "ready", None
+            job.at, job.worker, job.holds = "ready", None, set()
         if released:
             self.fleet.ok(
                 c.ReleaseTasks(pid=self.pid, incarnation=self.incarnation, tasks=tuple(released))
@@ -288,9 +298,10 @@ class Fleet:
         """By limit: when, and by which of its rules."""
         self.rules: dict[str, Limit] = {}
         self.changes: defaultdict[str, list[Limit]] = defaultdict(list)
-        """By limit: what it was defined as, one after the other."""
-        for name in COUNT_PARKED:
-            self._define(name, concurrency=1)
+        """By limit: whose numbers counted for it, one after the other."""
+        self.defined: dict[str, Limit] = {}
+        for name in ("api", "db", PATTERN):
+            self._define(name, concurrency=1, count_parked=name == "db")
         self.workers = [FleetWorker(self, f"w{at}", size) for at, size in enumerate(sizes)]
 
     @property
@@ -323,7 +334,12 @@ class Fleet:
     # --- what happens --------------------------------------------------------------------
 
     def on_start(self, number: int) -> None:
-        limits = ((), ("api",), ("api",), ("db",), ("api", "db"))[number % 5]
+        self._start(number, ((), ("api",), ("api",), ("db",), ("api", "db"))[number % 5])
+
+    def on_start_under(self, number: int) -> None:
+        self._start(number, (("t-1",), ("t-1",), ("t-2",), ("t-1", "api"), ("t-1",))[number % 5])
+
+    def _start(self, number: int, limits: tuple[str, ...]) -> None:
         for at in range(1 + number % 3):
             job_id = f"run/{len(self.jobs):03}"
             priority, slots = (0, 0, 0, 1, -1, 5)[number % 6], (1, 1, 1, 2, 3)[(number + at) % 5]
@@ -374,28 +390,103 @@ class Fleet:
 
     def on_define(self, number: int) -> None:
         name = ("api", "db")[number % 2]
+        self._redefine(name, number, count_parked=name == "db")
+
+    def on_define_pattern(self, number: int) -> None:
+        self._redefine(PATTERN, number, count_parked=number % 4 == 1)
+
+    def on_define_under(self, number: int) -> None:
+        """A limit gets its own numbers, or those of the pattern count for it again."""
+        if "t-1" in self.defined and number % 2:
+            del self.defined["t-1"]
+            self._note_changes()
+            self.ok(c.DeleteLimit(name="t-1"))
+        else:
+            self._redefine("t-1", number, count_parked=number % 3 == 0)
+
+    def on_define_often(self, number: int) -> None:
+        """Several changes in a row, and at the end the first numbers again."""
+        name, before = ("api", PATTERN)[number % 2], self.defined[("api", PATTERN)[number % 2]]
+        for at in range(1 + number % 3):
+            self._redefine(name, number + 7 * at + 1, count_parked=before.count_parked)
+            self.rest()
+            self._pass(number % 4)
+        self._apply(before)
+
+    def on_burst(self, number: int) -> None:
+        """As many begin at once as may, as far as there are slots; then the rate changes."""
+        name, under = (("api", "api"), (PATTERN, "t-1"), (PATTERN, "t-1"))[number % 3]
+        is_counted = self.defined[name].count_parked
+        self._define(name, None, ("3/s", "1/s")[number % 2], 3, count_parked=is_counted)
+        self._start(number, (under,))
+        self._start(number + 1, (under,))
+        for at in range(1 + number % 2):
+            rate, burst = (("20/min", 3), ("20/min", 1), ("1/s", 2))[(number // 3 + at) % 3]
+            self._define(name, None, rate, burst, count_parked=is_counted)
+            self.rest()
+        if number % 4 < 2:
+            self._define(name, None, "3/s", 3, count_parked=is_counted)
+
+    def on_recount(self, number: int) -> None:
+        """Parked bodies count from now on, or no longer."""
+        before = self.defined[("api", "db", PATTERN)[number % 3]]
+        self._apply(replace(before, count_parked=not before.count_parked))
+
+    def _redefine(self, name: str, number: int, *, count_parked: bool) -> None:
         rate = (None, None, "1/s", "3/s", "20/min")[number % 5]
         concurrency = (1, 2, 3, 0, 4, None)[number % 6]
         if rate is None and concurrency is None:
             concurrency = 2
-        self._define(name, concurrency, rate, 1 if rate is None else 1 + number % 3)
+        burst = 1 if rate is None else 1 + number % 3
+        self._define(name, concurrency, rate, burst, count_parked=count_parked)
 
     def _define(
-        self, name: str, concurrency: int | None, rate: str | None = None, burst: int = 1
+        self,
+        name: str,
+        concurrency: int | None,
+        rate: str | None = None,
+        burst: int = 1,
+        *,
+        count_parked: bool,
     ) -> None:
-        self.rules[name] = Limit(
-            name, defined=True, concurrency=concurrency, rate=rate, burst=burst
-        )
-        self.changes[name].append(self.rules[name])
-        self.ok(
-            c.SetLimit(
-                name=name,
+        self._apply(
+            Limit(
+                name,
+                defined=True,
+                pattern=name == PATTERN,
                 concurrency=concurrency,
                 rate=rate,
                 burst=burst,
-                count_parked=COUNT_PARKED[name],
+                count_parked=count_parked,
             )
         )
+
+    def _apply(self, limit: Limit) -> None:
+        self.defined[limit.name] = limit
+        self._note_changes()
+        self.ok(
+            c.SetLimit(
+                name=limit.name,
+                concurrency=limit.concurrency,
+                rate=limit.rate,
+                burst=limit.burst,
+                count_parked=limit.count_parked,
+            )
+        )
+
+    def _note_changes(self) -> None:
+        """What counts for each limit from now on. Parked bodies that no longer count give their
+        permits up; those that count from now on have none yet.
+        """
+        for name in LIMITS:
+            rule = self.defined.get(name) or self.defined.get(PATTERN)
+            if rule is None or self.rules.get(name) == rule:
+                continue
+            self.rules[name] = rule
+            self.changes[name].append(rule)
+            for job in self.jobs if not rule.count_parked else ():
+                if job.at in ("parked", "regains"):
+                    job.holds.discard(name)
 
     def _pick(self, at: At, number: int) -> Job | None:
         found = [job for worker in self.alive for job in worker.jobs(at)]
@@ -429,7 +520,7 @@ class Fleet:
 
     def _lose(self, worker: FleetWorker) -> None:
         for job in worker.jobs("line", "runs", "parked", "regains"):
-            job.at, job.worker = "ready", None
+            job.at, job.worker, job.holds = "ready", None, set()
 
     # --- the store -----------------------------------------------------------------------
 
@@ -446,33 +537,25 @@ class Fleet:
 
     def users(self, name: str) -> list[Job]:
         """Whoever has a permit, as far as the book knows."""
-        counting: tuple[At, ...] = ("line", "runs")
-        if COUNT_PARKED[name]:
-            counting = ("line", "runs", "parked", "regains")
-        return [job for job in self.jobs if name in job.limits and job.at in counting]
+        return [job for job in self.jobs if name in job.holds]
 
     def began_under_limits(self, job: Job) -> None:
-        job.at = "runs"
+        job.at, job.holds = "runs", set(job.limits)
         for name in job.limits:
             self.begins[name].append((self.now, len(self.changes[name]) - 1))
             self.check_rate(name)
         self.check_permits(job.limits)
 
     def check_rate(self, name: str) -> None:
-        """Not one too many has begun in any window that ends now: by the rule that holds, or across
-        a change by the larger rate and the larger burst of the two.
+        """Not one too many has begun in any window that ends now, by the largest rate and the
+        largest burst of those that counted in it.
         """
         changes = self.changes[name]
         for count, (since, rule) in enumerate(reversed(self.begins[name]), start=1):
-            if rule < len(changes) - 2:
+            most = most_begins(changes[rule:], self.now - since)
+            if most is None:
                 return
-            rules = changes[rule:]
-            paces = [read_rate(each.rate or "") for each in rules]
-            if None in paces:
-                return
-            share_us = min(pace.share_us for pace in paces if pace is not None)
-            most = max(each.burst for each in rules) + (self.now - since) * 1_000 // share_us
-            demand(count <= most, f"{count} begins since {since} under {rules}")
+            demand(count <= most, f"{count} begins since {since} under {changes[rule:]}")
 
     def check_permits(self, got: Iterable[str]) -> None:
         """Whoever has got permits of these just now was not one too many."""
@@ -600,6 +683,7 @@ class Fleet:
                     if task.permits and (task.pid, task.holder) == (worker.pid, worker.incarnation)
                 ]
                 demand(not held, f"{worker.pid} is dead, and has permits of {held}")
+        self._check_holders(state)
         self.check_lanes(state)
         for worker in self.alive:
             self._check_nothing_waits(worker)
@@ -609,6 +693,12 @@ class Fleet:
                 missing = [name for name in job.limits if name not in held]
                 is_short = any(self._is_full(name) for name in missing)
                 demand(is_short, f"{job.id} waits for permits that are free")
+
+    def _check_holders(self, state: State) -> None:
+        """Whoever runs has its permits, and those who have one are those in the book."""
+        for job in self.jobs:
+            held = set(state.tasks[job.id].permit_names)
+            demand(held == job.holds, f"{job.id} is {job.at}, has {held}, not {job.holds}")
 
     def _is_full(self, name: str) -> bool:
         most = self.rules[name].concurrency
@@ -628,8 +718,8 @@ class Fleet:
 
     def drain(self) -> None:
         """With room for all, everything ends."""
-        for name in COUNT_PARKED:
-            self._define(name, concurrency=4)
+        for name in ("api", "db", *self.defined.keys() - set(OWN)):
+            self._define(name, concurrency=4, count_parked=name == "db")
             self.rest()
         for _ in self.workers:
             self.on_revive(0)
@@ -663,10 +753,19 @@ EVENTS = (
     *("fail", "park", "park", "go_on", "go_on", "time", "time", "time"),
     *("die", "revive", "define", "define"),
 )
+MORE_EVENTS = (
+    *EVENTS,
+    *("start_under",) * 5,
+    *("define_pattern", "define_pattern", "define_under", "define_often", "define_often"),
+    *("recount", "recount", "burst", "burst"),
+)
+"""With limits under a pattern, several changes in a row and changes of what counts as running."""
 
 
-def schedule(random: Random) -> tuple[tuple[int, ...], list[Event]]:
+def schedule(
+    random: Random, events: Sequence[str] = MORE_EVENTS
+) -> tuple[tuple[int, ...], list[Event]]:
     """Sizes of workers, and events, as chance has it."""
     sizes = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((1, 2, 3))))
     length = random.randint(10, 60)
-    return sizes, [(random.choice(EVENTS), random.randrange(60)) for _ in range(length)]
+    return sizes, [(random.choice(events), random.randrange(60)) for _ in range(length)]

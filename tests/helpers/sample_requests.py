@@ -101,6 +101,7 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     },
     "layby.task.wake": lambda p: {"id": f"{p}x", "exitId": "e", "by": "me"},
     "layby.task.extend": lambda p: {"id": f"{p}x", "exitId": "e", "timeout": 1000},
+    "layby.wait.find": lambda p: {"id": f"{p}x"},
     "layby.task.fail": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
     "layby.task.block": lambda p: {"id": f"{p}x", "version": 1, "code": "v1", "why": "new"},
     "layby.task.limit": lambda p: {

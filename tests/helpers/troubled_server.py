@@ -20,7 +20,18 @@ from tests.helpers.worlds import Answered
 
 PATIENCE_S = 90.0
 Trouble = Literal[
-    "refuse", "lose", "cut", "twice", "hang", "slow", "html", "json", "busy", "unsure", "pass"
+    "refuse",
+    "lose",
+    "cut",
+    "twice",
+    "hang",
+    "late",
+    "slow",
+    "html",
+    "json",
+    "busy",
+    "unsure",
+    "pass",
 ]
 """What becomes of a request:
 
@@ -29,6 +40,7 @@ Trouble = Literal[
 `cut`     the same, in the middle of the answer
 `twice`   the server hears it twice; the second answer comes back
 `hang`    the server has done it, and the answer never comes
+`late`    the server has done it, and the answer comes when `let_go` is set
 `slow`    the server hears of it `delay` seconds later, unless the client hangs up before
 `html`    a gateway answers 502 with a page; the server has not heard of it
 `json`    a gateway answers 502 with JSON of its own; the server has done it
@@ -83,6 +95,7 @@ class Meddler:
         self.streams = 0
         self.refuses_streams = False
         self.delay = 0.5
+        self.let_go = asyncio.Event()
         self._plans: list[tuple[str, deque[Trouble], When]] = []
         self._connections: set[asyncio.StreamWriter] = set()
         self._open_streams: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
@@ -106,10 +119,16 @@ class Meddler:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def down(self) -> None:
-        """Nobody listens any more, and every connection ends."""
-        self._server.close()
+        """Nobody listens any more, and every connection ends.
+
+        One that asyncio has accepted, but not yet attached to its server when that closes, would
+        be lost with its socket open: so first nobody is accepted any more.
+        """
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
         for _ in range(3):  # the loop may have accepted some that we have not seen yet
             await asyncio.sleep(0)
+        self._server.close()
         for writer in (*self._connections, *self._half_open):
             writer.transport.abort()
         for task in list(self._tasks):
@@ -195,6 +214,8 @@ class Meddler:
         if trouble == "hang":
             await reader.read()
             raise ConnectionResetError
+        if trouble == "late":
+            await _unless_hung_up(self.let_go.wait(), reader)
         await _write(writer, answer)
 
     async def _stream(self, head: bytes, reader: Any, writer: Any, upstream: Any, up: Any) -> None:
@@ -310,7 +331,7 @@ def _length(head: bytes) -> int:
     return int(next(line for line in lines if line.startswith(b"content-length:"))[15:])
 
 
-async def _unless_hung_up(answer: Awaitable[bytes], reader: asyncio.StreamReader) -> bytes:
+async def _unless_hung_up(answer: Awaitable[Any], reader: asyncio.StreamReader) -> Any:
     """Who asked may hang up while it waits; then the server shall see that."""
     answered = asyncio.ensure_future(answer)
     hung_up = asyncio.ensure_future(reader.read(1))

@@ -1,11 +1,9 @@
 """Engines to test against: any store, inline or threaded, with time that moves when told to."""
 
-import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from copy import copy
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, Protocol, Self, cast
@@ -25,13 +23,12 @@ from layby.engine.engine import Engine, EngineConfig
 from layby.engine.items import Answer, Item
 from layby.engine.outbox import Delivery
 from layby.store.api import Store
-from layby.store.dialect import SqliteDialect
 from layby.store.memory import MemoryStore
-from layby.store.migrate import migrate
 from layby.store.sqlite import SqliteStore
 from layby.wire.decode import VERSION, Batch, decode
 from layby.wire.encode import encode
 from tests.helpers.clocks import ManualClock
+from tests.helpers.new_files import migrated
 from tests.helpers.places import ALL_ON_POSTGRES
 from tests.helpers.postgres_stores import postgres_store
 
@@ -64,14 +61,6 @@ class ThrowAwayStore(SqliteStore):
     def close(self) -> None:
         super().close()
         self._folder.cleanup()
-
-
-@cache
-def migrated() -> bytes:
-    """An empty database, so that not every test has to migrate one."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        migrate(connection, SqliteDialect())
-        return connection.serialize()
 
 
 class Answered(Protocol):

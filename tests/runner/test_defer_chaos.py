@@ -103,6 +103,7 @@ def test_each_firing_is_consumed_once_whoever_is_killed(
                 found.processes[chance.choice((*WORKERS, *MANAGERS))].pause(LEASE_S + 0.5)
             found.kill(chance.choice(("server", *WORKERS, *MANAGERS)))
         client.hear("done")
+        assert client.end() == 0, "\n".join(client.said[:40])  # a traceback may have that word
         assert killed >= kills // 2, "too few of them while anything happened"
         consumed, state = found.consumed(), state_of(found.file)
     assert doctor(found.file) == 0

@@ -24,6 +24,8 @@ from layby.client import first_answer
 from layby.client.http import HttpClient
 from layby.core import commands as c
 from layby.core import queries as q
+from layby.core.meant_waits import FindWait
+from layby.core.replies import WaitData
 from layby.errors import NotAllowed, StoreUnavailable, Unavailable, UsageError
 from layby.runner import remote
 from layby.server.server import Server
@@ -56,6 +58,21 @@ async def waits(context, handle):
         context["times"] = 3
 
 
+@task(rpc="patience")
+async def serves(context, handle):
+    await handle.defer_until(lambda: False, poll_interval=3600)
+    try:
+        await handle.defer_until(lambda: False, poll_interval=3600, timeout=3600)
+    except DeferTimeout:
+        return "late"
+
+
+@task
+async def calls(context, handle):
+    context["answer"] = await handle.rpc("patience", target="poll://any@serving")
+
+
+CALLING = Workflow("calling", tasks=[calls])
 FLOW = Workflow("asking", tasks=[double, ask])
 PATIENT = Workflow("patient", tasks=[waits])
 FAILING = Workflow("failing", tasks=[fails])
@@ -134,15 +151,50 @@ def test_people_end_and_prolong_the_waits_of_bodies():
     at_a_place(scene)
 
 
+def test_people_end_and_prolong_the_waits_of_who_serves_a_call():
+    """By the id of the call: whoever serves it is told, though it has nothing but calls to do."""
+
+    async def scene(place: Place) -> None:
+        serving = place.runner(group="serving")
+        async with place.runner() as runner, serving, place.runner(slots=0) as person:
+            await call_steered(runner, serving, person)
+
+    at_a_place(scene)
+
+
 @pytest.mark.postgres
 def test_on_postgresql_people_do_that_from_another_process():
+    """Of tasks, and of who serves a call."""
     url = cluster().url(cluster().new_database())
 
     async def main() -> None:
-        async with Runner(url) as runner, Runner(url, slots=0) as person:
+        serving = Runner(url, group="serving")
+        async with Runner(url) as runner, serving, Runner(url, slots=0) as person:
             await steered(runner, person)
+            await call_steered(runner, serving, person)
 
     asyncio.run(main())
+
+
+async def call_steered(runner: Runner, serving: Runner, person: Runner) -> None:
+    serving.register(serves)
+    run = await runner.start(CALLING, run_id="c")
+    call = "calls.x.rpc-1"
+    first, second = (f"run/c:{call}.w0.defer_until-{n}" for n in (1, 2))
+    await call_waits_in(person, f"run/c:{call}", first)
+    await person.wake("c", call, by="ann")
+    await call_waits_in(person, f"run/c:{call}", second)
+    with pytest.raises(Conflict, match="ended by ann"):
+        await person.wake("c", call, wait=first)
+    await person.extend("c", call, 0.05, wait=second, by="ann")
+    assert (await run.result())["answer"] == "late"
+
+
+async def call_waits_in(person: Runner, call_id: str, wait: str) -> None:
+    while True:
+        if (await person.send(FindWait(id=call_id))).data == WaitData(call_id, wait):
+            return
+        await asyncio.sleep(0.01)
 
 
 async def steered(runner: Runner, person: Runner) -> None:

@@ -219,5 +219,5 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         each.getMessage()
         for each in caplog.records
-        if each.levelno >= logging.WARNING and each.name == "layby.runner.runner"
+        if each.levelno >= logging.WARNING and each.name == "layby.runner.starting"
     ]

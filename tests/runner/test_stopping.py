@@ -249,7 +249,7 @@ def test_a_second_signal_a_second_later_ends_the_process(number: signal.Signals,
         began = time.monotonic()
         one.send(number)
         assert one.end() == 128 + number
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 15  # of 25 that its body may take
 
 
 def test_an_interrupted_run_waits_for_its_plain_body_as_well(tmp_path: Path):
@@ -323,7 +323,7 @@ def test_without_such_a_body_closing_is_quick(tmp_path: Path):
             while not runner.worker.running:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
             began = time.monotonic()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15  # of 25 that a plain body may take
 
     asyncio.run(main())
 

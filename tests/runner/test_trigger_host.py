@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from layby import Runner, triggers
+from layby.core.commands import GetTask
+from layby.core.replies import TaskData
 from layby.errors import UsageError
 from layby.runner import trigger_host, trigger_thread
 from layby.runner.trigger_host import TriggerHost
@@ -113,6 +115,22 @@ class ExitingPoll(triggers.PolledTrigger, frozen=True):
         if self.how == "task":
             await asyncio.create_task(Exits("task").leave_in_task())
         raise SystemExit(2)
+
+
+class StopsLoop(triggers.Trigger, frozen=True):
+    async def run(self) -> Any:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return "goes on"
+
+
+class CancelsAll(triggers.Trigger, frozen=True):
+    """Every Task of its loop: its own, those of layby, and those of all other triggers."""
+
+    async def run(self) -> Any:
+        for each in asyncio.all_tasks():
+            each.cancel()
+        await asyncio.sleep(60)
 
 
 class Waits(triggers.Trigger, frozen=True):
@@ -256,6 +274,42 @@ async def test_a_callback_that_exits_is_named(caplog):
         assert await world.outcome("e") == ("resolved", "goes on")
     assert "e raised SystemExit: 2 in a Task or callback of its own" in caplog.text
     assert "cleanup of e (Exits) raised KeyboardInterrupt" in caplog.text
+
+
+@on_loop
+async def test_one_that_stops_the_loop_stops_nothing(caplog):
+    """It goes on where it was: nobody even begins again."""
+    async with trigger_world() as world, hosted(world, StopsLoop, Waits) as (host, _):
+        before = host.managers
+        await world.put("w", Waits())
+        await until(lambda: len(Waits.began) == 1)
+        caplog.set_level(logging.ERROR)
+        await world.put("s", StopsLoop())
+        assert await world.outcome("s") == ("resolved", "goes on")
+        Waits.fired.set()
+        assert await world.outcome("w") == ("resolved", {"thread": False})
+        assert host.managers == before
+    assert "a trigger has stopped the event loop of triggers" in caplog.text
+
+
+@on_loop
+async def test_one_that_cancels_all_tasks_of_the_loop_is_found_by_trying(caplog):
+    """As if it had killed its process: others begin again, at once, and none of them fails."""
+    caplog.set_level(logging.ERROR)
+    async with trigger_world() as world, hosted(world, CancelsAll, Waits):
+        await world.put("c", CancelsAll())
+        for name in ("v", "w"):
+            await world.put(name, Waits())
+        state, why = await world.outcome("c")
+        assert (state, "5 times" in why) == ("rejected", True)
+        for name in ("v", "w"):
+            reply = await world.runner.client.send(GetTask(id=name))
+            assert isinstance(reply.data, TaskData)
+            assert reply.data.task.crashes < 5
+        Waits.fired.set()
+        for name in ("v", "w"):
+            assert (await world.outcome(name))[0] == "resolved"
+    assert "a trigger has cancelled all Tasks of the event loop of triggers" in caplog.text
 
 
 @on_loop

@@ -68,13 +68,13 @@ def test_an_error_reaches_the_caller(peers: Peers):
     assert client.result("catches") == "caught: no luck"
 
 
-def test_a_sleep_lasts_as_long_as_it_should(peers: Peers):
-    """Not shorter, and not much longer."""
+def test_a_sleep_is_not_cut_short(peers: Peers):
+    """It may end late on a busy machine, never early."""
     worker = peers.worker()
     worker.run("naps", "naps", 700)
     assert worker.result("naps") is None
     lain_down = worker.hear("effect", what="lies down")["at"]
-    assert 0.69 <= worker.hear("effect", what="gets up")["at"] - lain_down < 2
+    assert worker.hear("effect", what="gets up")["at"] - lain_down >= 0.69
     assert peers.effects() == ["lies down", "gets up"]
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -265,11 +265,20 @@ TASK = {"resonate:target": "poll://any@layby.g", "layby:name": "f"}
 
 def waits(here: FrontPlace, count: int) -> None:
     """Until so many takes wait in the engine."""
+    _until(lambda: here.world.engine.free_slots, count)
+
+
+def watches(here: FrontPlace, count: int) -> None:
+    """Until so many watches do."""
+    _until(lambda: len(here.world.engine._watches), count)
+
+
+def _until(counted: Callable[[], int], count: int) -> None:
     pause = threading.Event()
     until = time.monotonic() + 20
-    while here.world.engine.free_slots < count and time.monotonic() < until:
+    while counted() < count and time.monotonic() < until:
         pause.wait(0.005)
-    assert here.world.engine.free_slots == count
+    assert counted() == count
 
 
 def test_a_take_whose_caller_hung_up_leaves_its_task_to_others() -> None:
@@ -311,6 +320,7 @@ def test_the_end_is_told_to_who_waits(loop: str) -> None:
         assert watch.ask("layby.promise.ensure", {"id": "p"}).status == 200
         watch.send(post(envelope("layby.promise.watch", {"id": "p"})))
         waits(here, 1)
+        watches(here, 1)
         ending = time.monotonic()
         here.run(here.front.close(20))
         assert time.monotonic() - ending < 10  # of 20 that it may take

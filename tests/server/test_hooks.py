@@ -136,7 +136,9 @@ async def test_programs_post_json():
         await settled_down()
         clicks = Clicks(runner)
         deep = b"[" * 30_000
-        for wrong in (b"{", deep, [], {}, {"approved": "yes"}, {"approved": True, "value": 3}):
+        misspelt = ({"approved": True, "reson": "if it is paid"}, {"approved": True, "by": ["bot"]})
+        unfit = (b"{", deep, [], {}, {"approved": "yes"}, {"approved": True, "value": 3})
+        for wrong in (*unfit, *misspelt):
             assert (await clicks.post(wrong))[0] == 400
         status, told = await clicks.post({"approved": True, "by": "bot"})
         assert (status, told["state"], told["by"]) == (200, "resolved", "bot")

@@ -1,6 +1,7 @@
 """HTTP that is broken, slow, forged or cut off, spoken to a listener with a small application."""
 
 import asyncio
+import socket
 import threading
 import tomllib
 from collections.abc import Callable, Generator
@@ -556,6 +557,23 @@ def test_stopping_does_not_wait_for_requests_that_are_still_coming(loop: str) ->
         assert early.answer().json["path"] == "/gate"
         assert early.ends()
         stopping.result(PATIENCE_S)
+
+
+def test_whoever_connects_as_it_stops_is_let_go() -> None:
+    """The loop has accepted the connection, and nobody knows of it yet."""
+
+    async def unused(_scope: Any, _receive: Any, _send: Any) -> None: ...
+
+    async def scene() -> None:
+        here = HttpListener(unused)
+        port = await here.listen("127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as peer:
+            for _ in range(2):  # the first finds it, the second accepts it after we went on
+                await asyncio.sleep(0)
+            await here.close(0)
+            assert await asyncio.to_thread(peer.recv, 1) == b""
+
+    asyncio.run(scene())
 
 
 # --- in the file system ----------------------------------------------------------------------

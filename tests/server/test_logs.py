@@ -80,7 +80,7 @@ def test_auto_is_text_on_a_terminal_and_json_elsewhere(stream, is_json):
 def test_the_level_decides_what_is_told():
     """Also for a worker's own modules; libraries that chat are told off."""
     stream = logged("text", "info")
-    for name in ("layby.engine", "my_tasks", "uvicorn.error", "asyncio"):
+    for name in ("layby.engine", "my_tasks", "uvicorn.error", "asyncio", "watchfiles.main"):
         logging.getLogger(name).debug("no")
         logging.getLogger(name).info("from %s", name)
         logging.getLogger(name).warning("care")
@@ -88,13 +88,13 @@ def test_the_level_decides_what_is_told():
     assert "no\n" not in lines
     assert [
         name
-        for name in ("layby.engine", "my_tasks", "uvicorn", "asyncio")
+        for name in ("layby.engine", "my_tasks", "uvicorn", "asyncio", "watchfiles")
         if f"from {name}" in lines
     ] == [
         "layby.engine",
         "my_tasks",
     ]
-    assert lines.count("care") == 4
+    assert lines.count("care") == 5
 
 
 def test_a_second_configuration_replaces_the_first():

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from layby.engine.switch_interval import SWITCH_INTERVAL_S
 from layby.errors import UsageError
-from layby.server.server import Server
+from layby.server.server import SWITCH_S, Server
 from layby.server.server_config import HttpConfig, ServerConfig, load
 
 
@@ -90,5 +89,5 @@ def test_threads_are_switched_often_as_long_as_a_server_runs() -> None:
             await server.stop()
 
     before = sys.getswitchinterval()
-    assert asyncio.run(between()) == pytest.approx(SWITCH_INTERVAL_S)
+    assert asyncio.run(between()) == pytest.approx(SWITCH_S)
     assert sys.getswitchinterval() == before

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layby.server.turns import Turns
+from layby.server import turns
+from layby.server.turns import PAUSE_S, REST, PacedTurns, Turns
 
 
 class Stage:
@@ -127,3 +128,81 @@ def test_nobody_waits_longer_than_one_turn_of_each_other_caller(asked: list[tupl
             assert all(since[each] <= 3 for each in waiting)
 
     play(scene)
+
+
+class LoopOfItsOwn:
+    """A clock that only rests and work put forward, and the rests that were asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.rests: list[float] = []
+        monkeypatch.setattr(turns.asyncio, "sleep", self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.rests.append(seconds)
+        self.now += seconds
+
+    async def works(self, paced: PacedTurns, *pieces: float) -> None:
+        for seconds in pieces:
+            async with paced.turn("caller"):
+                self.now += seconds
+
+
+def test_the_loop_rests_longer_than_anything_large_took(monkeypatch) -> None:
+    """The first begins at once; after each piece the loop is free for three times as long, and for
+    a millisecond at least.
+    """
+    loop = LoopOfItsOwn(monkeypatch)
+    asyncio.run(loop.works(PacedTurns(lambda: loop.now), 0.002, 0.0, 0.001))
+    assert loop.rests == pytest.approx([0.0, REST * 0.002, PAUSE_S])
+
+
+def test_who_comes_after_the_rest_does_not_wait(monkeypatch) -> None:
+    """A caller that is alone, and slower than its share of the loop, loses nothing."""
+    loop = LoopOfItsOwn(monkeypatch)
+    paced = PacedTurns(lambda: loop.now)
+
+    async def scene() -> None:
+        for _ in range(3):
+            await loop.works(paced, 0.002)
+            loop.now += 1.0
+
+    asyncio.run(scene())
+    assert loop.rests == [0.0, 0.0, 0.0]
+
+
+def test_what_is_large_waits_for_what_is_small() -> None:
+    """Until the last small request that is under way has its answer, and no longer."""
+
+    async def scene() -> None:
+        paced, began = PacedTurns(), asyncio.Event()
+        paced.begin_small()
+        paced.begin_small()
+
+        async def large() -> None:
+            async with paced.turn("large"):
+                began.set()
+
+        task = asyncio.ensure_future(large())
+        paced.end_small()
+        await settled()
+        assert not began.is_set()
+        paced.end_small()
+        await settled()
+        assert began.is_set()
+        await task
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "GIVE_WAY_S", 60.0)
+        asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_what_is_large_goes_on_though_small_requests_never_end() -> None:
+    async def scene() -> None:
+        paced = PacedTurns()
+        with paced.giving_way():
+            for _ in range(3):
+                async with paced.turn("large"):
+                    pass
+
+    asyncio.run(asyncio.wait_for(scene(), 30))

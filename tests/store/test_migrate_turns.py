@@ -7,52 +7,17 @@ import pytest
 
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
-from layby.store import migrate
-from layby.store.dialect import SqliteDialect
 from layby.store.sqlite import SqliteStore
+from tests.helpers.older_files import CELLS, TASK, written_before
 
 TURNS = 7
-CELLS = {
-    "root": "x",
-    "param": "{}",
-    "tags": '{"resonate:target":"poll://any@layby.g"}',
-    "timeout_at": 9_000,
-    "created_at": 1,
-    "timer": 0,
-    "placeholder": 0,
-    "state": "pending",
-    "value": "{}",
-}
-TASK = {
-    "task_target": "poll://any@layby.g",
-    "task_group": "g",
-    "task_kind": "node",
-    "task_state": "acquired",
-    "task_version": 3,
-    "task_pid": "p",
-    "task_ttl": 5,
-    "task_wake_at": 8_000,
-    "task_resumes": "[]",
-    "task_waits_left": 0,
-    "task_failures": 1,
-    "task_crashes": 0,
-}
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Written by the layby before, with a task in its third claim and a promise without one."""
-    older = [each for each in migrate.known() if each.version < TURNS]
-    with monkeypatch.context() as patched:
-        patched.setattr(migrate, "known", lambda: older)
-        connection = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
-        migrate.migrate(connection, SqliteDialect())
-    for row in ({"id": "x"} | CELLS | TASK, {"id": "y"} | CELLS | {"tags": "{}"}):
-        names, marks = ", ".join(row), ", ".join("?" for _ in row)
-        connection.execute(
-            f"INSERT INTO promises ({names}) VALUES ({marks})",
-            tuple(row.values()),
-        )
+    rows = ({"id": "x"} | CELLS | TASK, {"id": "y"} | CELLS | {"tags": "{}"})
+    connection = written_before(TURNS, tmp_path / "old.db", rows, monkeypatch)
     connection.close()
     return tmp_path / "old.db"
 

@@ -29,6 +29,7 @@ from layby.store.postgres import PostgresStore
 from layby.store.postgres_migrating import prepare_schema
 from tests.helpers import requests as r
 from tests.helpers.clocks import ManualClock
+from tests.helpers.new_files import migrated
 from tests.helpers.newer_layby import (
     DAY_AFTER,
     NEW,
@@ -41,7 +42,6 @@ from tests.helpers.newer_layby import (
 )
 from tests.helpers.postgres import USER, cluster
 from tests.helpers.two_engines import PATIENCE_S, running, submit, told
-from tests.helpers.worlds import migrated
 
 # --- what a migration says ---------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 from layby.core.waits import backing_off
 from layby.store import migrate
 from layby.store.dialect import SqliteDialect
-from tests.store.test_migrate_turns import CELLS, TASK
+from tests.helpers.older_files import CELLS, TASK, written_before
 
 WAITS = 8
 SUSPENDED = {"task_state": "suspended", "task_pid": None, "task_ttl": None, "task_wake_at": None}
@@ -19,16 +19,9 @@ TIMER = {"id": "x.backoff.3", "timer": 1, "timeout_at": 7_000, "tags": "{}"}
 @pytest.fixture
 def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connection:
     """Written by the layby before: one task that backs off, one that waits for something else."""
-    older = [each for each in migrate.known() if each.version < WAITS]
-    connection = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
-    with monkeypatch.context() as patched:
-        patched.setattr(migrate, "known", lambda: older)
-        migrate.migrate(connection, SqliteDialect())
     task = CELLS | TASK | SUSPENDED | NEW
-    for row in ({"id": "x"} | task, {"id": "y"} | task, CELLS | TIMER):
-        names, marks = ", ".join(row), ", ".join("?" for _ in row)
-        statement = f"INSERT INTO promises ({names}) VALUES ({marks})"
-        connection.execute(statement, tuple(row.values()))
+    rows = ({"id": "x"} | task, {"id": "y"} | task, CELLS | TIMER)
+    connection = written_before(WAITS, tmp_path / "old.db", rows, monkeypatch)
     waits = [("x.backoff.3", "x", "any"), ("p", "y", "any")]
     connection.executemany("INSERT INTO waits VALUES (?, ?, ?)", waits)
     migrate.migrate(connection, SqliteDialect())

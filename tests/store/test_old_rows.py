@@ -14,7 +14,9 @@ from layby import Context, Runner
 from layby.clock import SystemClock
 from layby.core import commands as c
 from layby.core.invariants import check
+from layby.core.limits import GetLimit
 from layby.core.queries import SnapDebug
+from layby.core.replies import LimitStanding
 from layby.core.settings import Settings
 from layby.core.state import State
 from layby.engine.engine import Engine, EngineConfig
@@ -45,24 +47,28 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a database with the schema of then, and the rows of then."""
     name: str = request.param
     sort, _, version = name.partition("_")
-    then = tuple(each for each in migrate.known() if each.version <= int(version))
+    return database_of(sort, int(version), statements(name), tmp_path)
+
+
+def database_of(sort: str, version: int, rows: list[str], folder: Path) -> str:
+    then = tuple(each for each in migrate.known() if each.version <= version)
     with knowing(*then):
-        return (_postgres if sort == "postgres" else _sqlite)(name, tmp_path)
+        return (_postgres if sort == "postgres" else _sqlite)(rows, folder)
 
 
-def _sqlite(name: str, folder: Path) -> str:
+def _sqlite(rows: list[str], folder: Path) -> str:
     with closing(sqlite3.connect(folder / "old.db", isolation_level=None)) as file:
         migrate.migrate(file, SqliteDialect())
-        for statement in statements(name):
+        for statement in rows:
             file.execute(statement)
     return f"sqlite:{folder / 'old.db'}"
 
 
-def _postgres(name: str, _: Path) -> str:
+def _postgres(rows: list[str], _: Path) -> str:
     url = cluster().url(cluster().new_database())
     prepare_schema(url)
     with psycopg.connect(url, options="-c search_path=layby") as database:
-        for statement in statements(name):
+        for statement in rows:
             database.execute(statement.encode())
     return url
 
@@ -110,3 +116,46 @@ def test_suspended_tasks_of_others_go_on(address: str) -> None:
         ("execute", "poll://any@sdk"),
         ("unblock", "poll://uni@sdk/me"),
     }
+
+
+def limit_of_0026(name: str, pattern: int, cursor: str | None, paid_us: int = 0) -> str:
+    """Killed between two ticks: it is due."""
+    told = "NULL" if cursor is None else f"'{cursor}'"
+    columns = 'name, defined, pattern, rate, burst, count_parked, held, paid_us, next_at, "cursor"'
+    cells = f"'{name}', 1, {pattern}, '1/h', 1, 0, 0, {paid_us}, 1, {told}"
+    return f"INSERT INTO limits ({columns}) VALUES ({cells})"
+
+
+@pytest.mark.parametrize("sort", ["sqlite", "postgres"])
+def test_a_cursor_with_two_meanings_becomes_two(sort: str, tmp_path: Path) -> None:
+    """How far parked bodies and names have been told is kept, and ticks go on from there."""
+    paid_us = (time.time_ns() // 1_000_000 + HOUR_MS // 2) * 1_000
+    rows = [
+        limit_of_0026("api", 0, "\nrun/x:a"),
+        limit_of_0026("t-*", 1, "\n"),
+        limit_of_0026("u-*", 1, "u-3"),
+        limit_of_0026("paid", 0, None, paid_us),
+    ]
+    address = database_of(sort, 26, rows, tmp_path)
+    store = open_store(address, "full", Settings())
+    with store.transaction():
+        limits = store.dump().limits
+    assert {name: (each.cursor, each.parked_after) for name, each in limits.items()} == {
+        "api": (None, "run/x:a"),
+        "t-*": ("", ""),
+        "u-*": ("u-3", None),
+        "paid": (None, None),
+    }
+    engine = Engine(store, clock_of(store, SystemClock()), config=EngineConfig(debug=True))
+    engine.start_inline()
+    try:
+        engine.pump()
+        state = engine.call(SnapDebug()).data
+        assert isinstance(state, State)
+        told = [(each.cursor, each.parked_after, each.next_at) for each in state.limits.values()]
+        assert told == [(None, None, None)] * 4
+        paid = engine.call(GetLimit(name="paid")).data
+        assert isinstance(paid, LimitStanding)
+        assert paid.next_at == paid_us // 1_000
+    finally:
+        engine.stop()

@@ -112,6 +112,14 @@ def replaced(file: Path) -> None:
     other.replace(file)
 
 
+def moved_and_linked(file: Path) -> None:
+    """SQLite will look for the log beside the file, where it is now."""
+    elsewhere = file.parent.with_name("elsewhere")
+    elsewhere.mkdir()
+    file.rename(elsewhere / file.name)
+    file.symlink_to(elsewhere / file.name)
+
+
 def folder_moved(file: Path) -> None:
     file.parent.rename(file.parent.with_name("elsewhere"))
 
@@ -173,6 +181,7 @@ WAYS: dict[Callable[[Path], None], str] = {
     unlinked: "gone from there",
     moved_away: "gone from there",
     replaced: "another file is in its place",
+    moved_and_linked: "a.db was moved, and a link leads to it",
     folder_moved: "gone from there",
     truncated: "another program has written to the file",
     cut_short: "another program has written to the file",
@@ -227,6 +236,50 @@ def test_a_link_that_points_elsewhere_is_another_file(tmp_path: Path) -> None:
         write(store, "lost")
     store.close()
     assert read(tmp_path / "a.db") == {"first"}
+
+
+def test_a_link_follows_no_file_that_is_renamed(tmp_path: Path) -> None:
+    """Under its new name the file is the same, but SQLite would not find its log."""
+    link, file = tmp_path / "link.db", tmp_path / "a.db"
+    on(file).close()
+    link.symlink_to(file)
+    store = on(link)
+    write(store, "first")
+    file.rename(tmp_path / "b.db")
+    link.unlink()
+    link.symlink_to(tmp_path / "b.db")
+    with pytest.raises(StoreGone, match=r"link\.db: a\.db was moved"):
+        write(store, "lost")
+    (tmp_path / "b.db").rename(file)
+    link.unlink()
+    link.symlink_to(file)
+    write(store, "second")
+    store.close()
+    assert read(link) >= {"first", "second"}
+
+
+def test_a_file_that_was_moved_and_linked_is_complete_after_an_orderly_end(
+    store: SqliteStore, file: Path
+) -> None:
+    write(store, "second")
+    moved_and_linked(file)
+    with pytest.raises(StoreGone):
+        write(store, "unknown")
+    store.close()
+    assert read(file) >= {"first", "second"}
+    again = on(file)
+    write(again, "third")
+    again.close()
+    assert read(file) >= {"first", "second", "third"}
+
+
+def test_a_folder_may_become_a_link(store: SqliteStore, file: Path) -> None:
+    """What is beside the file has moved with it, so whoever opens the path finds the log."""
+    elsewhere = file.parent.with_name("elsewhere")
+    file.parent.rename(elsewhere)
+    file.parent.symlink_to(elsewhere)
+    write(store, "second")
+    assert read(file) == {"first", "second"}
 
 
 def test_an_older_copy_of_the_same_store_is_noticed(store: SqliteStore, file: Path) -> None:
@@ -364,6 +417,19 @@ def test_a_log_that_was_removed_is_saved_at_the_end(store: SqliteStore, file: Pa
     assert read(file) >= {"first", "second"}
 
 
+@pytest.mark.parametrize("happens", [log_removed, log_moved, index_removed, moved_and_linked])
+def test_only_the_command_that_noticed_may_be_in_the_file(
+    store: SqliteStore, file: Path, happens: Callable[[Path], None]
+) -> None:
+    """What was refused after it does not come true when the owner ends."""
+    happens(file)
+    for promise_id in ("noticed", "refused", "refused again"):
+        with pytest.raises(StoreGone):
+            write(store, promise_id)
+    store.close()
+    assert read(file) == {"first", "noticed"}
+
+
 @pytest.mark.parametrize("happens", [log_emptied, log_cut_short, log_overwritten])
 @pytest.mark.parametrize("is_filled", [False, True], ids=["left", "filled"])
 def test_a_log_that_was_cut_is_never_copied_into_the_file(
@@ -418,6 +484,55 @@ def test_readers_are_refused_when_the_log_was_cut(store: SqliteStore, file: Path
     with pytest.raises(StoreGone, match="cut short"), reader.snapshot(1):
         pass
     reader.close()
+
+
+OPEN: list[Callable[[Path], None]] = [unlinked, replaced, moved_and_linked, truncated, cut_short]
+OPEN += [overwritten, log_removed, log_emptied, index_removed]
+
+
+@pytest.mark.parametrize("happens", OPEN)
+def test_lists_are_refused_like_all_reads(
+    store: SqliteStore, file: Path, happens: Callable[[Path], None]
+) -> None:
+    """By a reader that was there before, and by one that is opened only now."""
+    fill(store)
+    before = store.open_reader(lambda: None)
+    with before.snapshot(1):
+        pass
+    happens(file)
+    with pytest.raises(StoreGone):
+        write(store, "lost")
+    try:
+        with pytest.raises(StoreGone), before.snapshot(1):
+            pass
+        with pytest.raises(StoreGone):
+            store.open_reader(lambda: None)
+    finally:
+        before.close()
+
+
+def test_a_reader_leaves_the_log_of_an_emptied_file(store: SqliteStore, file: Path) -> None:
+    """SQLite removes the log of a database that is empty, whoever opens it."""
+    truncated(file)
+    with pytest.raises(StoreGone, match="cut it short"):
+        store.open_reader(lambda: None)
+    with pytest.raises(StoreGone, match="cut it short"):
+        write(store, "lost")
+    store.close()
+    assert file.with_name("a.db-wal").stat().st_size
+
+
+def test_a_file_that_was_emptied_is_not_begun_anew(store: SqliteStore, file: Path) -> None:
+    """What the log held would be gone without a word."""
+    truncated(file)
+    with pytest.raises(StoreGone):
+        write(store, "lost")
+    store.close()
+    with pytest.raises(StoreUnreadable, match=r"remove a\.db-wal and a\.db-shm to use this one"):
+        on(file)
+    file.with_name("a.db-wal").unlink()
+    on(file).close()
+    assert read(file) == set()
 
 
 def test_a_file_that_was_deleted_can_be_begun_anew(store: SqliteStore, file: Path) -> None:

@@ -13,9 +13,10 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import EMPTY
 from layby.core.values import Value
-from layby.store import page_bounds
+from layby.store import page_bounds, sqlite_session
 from layby.store.page_bounds import fitting, next_chunk, size_of
 from layby.store.sql import SqlStore
+from layby.store.sqlite_snapshots import SqliteSnapshots
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 
@@ -189,6 +190,30 @@ def test_texts_beyond_the_bound_are_not_read(sizes: tuple[int, ...], read: int) 
         with world.store.transaction():
             texts = world.store._texts_of("promises", ("param",), ids, most=30_000)
     assert [text.count("x") for (text,) in texts] == [*sizes[:read]]
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "𝄞"])
+def test_a_text_that_is_read_in_pieces_is_whole(letter: str, monkeypatch) -> None:
+    """By the writer and by readers, wherever the pieces are cut, beside others that are small; and
+    readers let the writer go first after each piece.
+    """
+    monkeypatch.setattr(sqlite_session, "PIECE", 1_001)
+    with World("sqlite") as world:
+        large, small = Value(data=letter * 300_000), Value(data="small")
+        for key, param in (("a", small), ("b", large)):
+            world.ok(c.CreatePromise(id=key, timeout_at=9**9, param=param, tags={}))
+        settle = c.SettlePromise(id="b", state="resolved", value=large)
+        assert letter * 300_000 in world.ok(settle).promise.param
+        ways = list[int]()
+        reader = world.store.open_reader(lambda: ways.append(1))
+        with reader.snapshot(60) as seen:
+            assert isinstance(seen, SqliteSnapshots)
+            texts = seen._texts_of("promises", ("param", "value"), ["a", "b"])
+        reader.close()
+    assert "small" in texts[0][0]
+    assert texts[0][1] == EMPTY
+    assert all(letter * 300_000 in text for text in texts[1])
+    assert len(ways) > 2 * 300_000 * len(letter.encode()) // 1_001
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -18,13 +18,22 @@ from hypothesis import strategies as st
 
 from layby.clock import SystemClock
 from layby.core import commands as c
+from layby.core.changes import Changes
 from layby.core.footprint import Footprint
+from layby.core.model import Wait
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.opening import open_store
-from layby.errors import LaybyError, StoreAway, StoreUnavailable, StoreUnreadable, UsageError
-from layby.store import migrate
+from layby.errors import (
+    LaybyError,
+    StoreAway,
+    StoreRefused,
+    StoreUnavailable,
+    StoreUnreadable,
+    UsageError,
+)
+from layby.store import migrate, postgres_failures
 from layby.store.bulk import Bulk, Wide
 from layby.store.postgres import PostgresStore
 from layby.store.postgres_address import without_password
@@ -115,6 +124,72 @@ def test_a_wrong_password_is_refused_without_being_repeated() -> None:
         opened(address)
     shown = f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}"
     assert "not-the-password" not in shown
+
+
+def test_a_user_who_may_not_connect_is_refused() -> None:
+    """Also where PostgreSQL asks for no password: the operating system or it says who you are."""
+    name = cluster().new_database()
+    cluster().execute(f"CREATE ROLE nobody_{name} NOLOGIN")
+    cluster().execute(f"CREATE ROLE stranger_{name} LOGIN")
+    cluster().execute(f"REVOKE CONNECT ON DATABASE {name} FROM public")
+    for user in ("unheard_of", f"nobody_{name}", f"stranger_{name}"):
+        address = cluster().url(name).replace(f"//{USER}@", f"//{user}@")
+        with pytest.raises(StoreRefused, match="does not accept this user"):
+            opened(address)
+
+
+@pytest.mark.parametrize(
+    ("said", "failure"),
+    [
+        ('FATAL:  Peer authentication failed for user "u"', StoreRefused),
+        ('FATAL:  LDAP authentication failed for user "u"', StoreRefused),
+        ('FATAL:  password authentication failed for user "u"', StoreRefused),
+        ('FATAL:  pg_hba.conf rejects connection for host "h"', StoreRefused),
+        ("FATAL:  sorry, too many clients already", StoreAway),
+        ('FATAL:  too many connections for role "u"', StoreAway),
+        ('FATAL:  too many connections for database "d"', StoreAway),
+        ("FATAL:  remaining connection slots are reserved for superusers", StoreAway),
+    ],
+)
+def test_what_a_refused_connection_is_told(said: str, failure: type[StoreAway]) -> None:
+    """libpq passes on only the words."""
+    found = postgres_failures.explained(psycopg.OperationalError(said), "name", connecting=True)
+    assert type(found) is failure
+    assert "start it, or check" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "127.0.0.1:1/d?sslmoode=require",
+        "127.0.0.1:1/d?sslmode=requires",
+        "127.0.0.1:port/d",
+        "127.0.0.1:99999/d",
+        "[::1/d",
+        "/d?service=unheard_of",
+    ],
+)
+def test_an_address_that_libpq_does_not_understand_is_refused(end: str) -> None:
+    """Waiting for a database would not help."""
+    with pytest.raises(StoreRefused, match="is not an address") as refused:
+        opened(f"postgresql://{USER}:{PASSWORD}@{end}")
+    assert PASSWORD not in f"{refused.value!r} {refused.value.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    ("password", "said"),
+    [
+        ("tail@secret", "failed to resolve host 'secret@127.0.0.1'"),
+        ("secret/tail", 'invalid integer value "secret" for connection option "port"'),
+    ],
+)
+def test_no_part_of_a_password_is_shown(password: str, said: str) -> None:
+    """libpq takes an @ for the end of it, and a / for the end of the host."""
+    url = f"postgresql://{USER}:{password}@127.0.0.1:1/d"
+    error = psycopg.OperationalError(said)
+    found = postgres_failures.explained(error, "name", url, connecting=True)
+    assert "write @ as %40 and / as %2F" in str(found)
+    assert "secret" not in str(found)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +344,57 @@ PARTIAL = {
 """Indexes that hold little: all of it may be read."""
 
 
+def test_a_wait_changes_on_its_own_page(url: str) -> None:
+    """So its indexes stay as they are, however many wait besides."""
+    blocks = """
+        SELECT awaited, (CAST(CAST(ctid AS text) AS point))[0] FROM waits
+        WHERE awaited LIKE '%0' ORDER BY awaited
+    """
+    waits = {(f"s{at:04}", f"t{at:04}"): Wait(f"s{at:04}", f"t{at:04}") for at in range(2_000)}
+    read = {key: Wait(*key, "read") for key in waits if key[0].endswith("0")}
+    with closing(opened(url)) as store:
+        with store.transaction():
+            store.save(Changes(waits=waits))
+        with store.transaction():
+            before = store._session.rows(blocks, {})
+        with store.transaction():
+            store.save(Changes(waits=read))
+        with store.transaction():
+            assert store._session.rows(blocks, {}) == before
+            assert len({block for _, block in before}) > 10
+
+
 # --- away --------------------------------------------------------------------------------
+
+
+def until_refused(engine: Engine) -> None:
+    """First the connection ends, and it may take a while until a new one is tried."""
+    until = monotonic() + PATIENCE_S
+    while monotonic() < until:
+        try:
+            engine.call(r.promise("meanwhile"))
+        except StoreRefused:
+            return
+        except StoreAway:
+            threading.Event().wait(0.05)
+    raise AssertionError("it was never refused")
+
+
+def test_who_had_been_let_in_tries_again() -> None:
+    """A password that is not accepted any more is an outage, and ends as one."""
+    name = cluster().new_database()
+    guest = f"guest_{name}"
+    cluster().execute(f"CREATE ROLE {guest} LOGIN PASSWORD 'one'")
+    cluster().execute(f"GRANT CREATE ON DATABASE {name} TO {guest}")
+    with running(f"postgresql://{guest}:one@127.0.0.1:{cluster().port}/{name}") as engine:
+        assert engine.call(r.promise("before")).is_ok
+        cluster().execute(f"ALTER ROLE {guest} PASSWORD 'two'")
+        cluster().execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{guest}'"
+        )
+        until_refused(engine)
+        cluster().execute(f"ALTER ROLE {guest} PASSWORD 'one'")
+        assert until_available(engine, r.promise("afterwards")).is_ok
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,31 @@ class Poison(triggers.Trigger, frozen=True):
         await asyncio.sleep(1e6)
 
 
+class PoisonousCancel(triggers.Trigger, frozen=True):
+    """Its process dies when it has been cancelled for so long."""
+
+    after: float
+
+    async def run(self) -> Any:
+        await asyncio.sleep(1e6)
+
+    async def on_cancel(self) -> None:
+        await asyncio.sleep(self.after)
+        Poison.died.set()
+        await asyncio.sleep(1e6)
+
+
 class Innocent(triggers.Trigger, frozen=True):
     async def run(self) -> Any:
         await asyncio.sleep(1e6)
+
+
+class SlowCancel(Innocent, frozen=True):
+    async def on_cancel(self) -> None:
+        await asyncio.sleep(4)
+
+
+CLASSES = (Poison, PoisonousCancel, Innocent, SlowCancel)
 
 
 async def die(world: TriggerWorld, manager: Any) -> None:
@@ -44,7 +66,7 @@ async def die(world: TriggerWorld, manager: Any) -> None:
 async def live(world: TriggerWorld, seconds: float) -> bool:
     """One process; whether it survived that long."""
     Poison.died = asyncio.Event()
-    async with world.manager([Poison, Innocent], capacity=1_000) as manager:
+    async with world.manager(CLASSES, capacity=1_000) as manager:
         try:
             async with asyncio.timeout(seconds):
                 await Poison.died.wait()
@@ -77,6 +99,28 @@ async def test_the_one_that_kills_its_process_fails(after, caplog):
         assert len(crashes) == INNOCENT
         assert max(crashes) <= 3
         assert all([(await world.look(f"i{n:03}")).is_pending for n in range(INNOCENT)])
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5, 2.9])
+@virtual_test
+async def test_an_on_cancel_that_kills_its_process_harms_nobody_else(after, caplog):
+    """It is code of users like `run`: it is found by trying, and harms nobody."""
+    caplog.set_level(logging.CRITICAL)
+    async with trigger_world() as world:
+        await world.put("poison", PoisonousCancel(after))
+        await world.put("slow", SlowCancel())
+        for number in range(3):
+            await world.put(f"i{number}", Innocent())
+        for name in ("poison", "slow"):
+            await world.cancel(name)
+        deaths = 0
+        while not await live(world, 120):
+            deaths += 1
+        assert deaths == 5
+        assert (await world.outcome("poison.cancel"))[0] == "rejected"
+        assert await world.outcome("slow.cancel") == ("resolved", True)
+        assert all([(await world.look(f"i{number}")).is_pending for number in range(3)])
+        assert max(tasks(world)[f"i{number}"].crashes for number in range(3)) <= 3
 
 
 @virtual_test

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from typing import Any, ClassVar
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from layby import triggers
 from layby.errors import TriggerError
 from layby.testing import current_clock, virtual_test
+from layby.trigger_manager import shared_polls
 from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.shared_polls import SharedPolls
 from layby.trigger_manager.trigger_access import TriggerAccess
@@ -171,3 +173,37 @@ async def test_the_state_of_a_poll():
     assert state.next_poll_at is not None
     assert 1_000_000 < state.next_poll_at <= 1_010_000
     shared.leave(poll)
+
+
+def test_the_client_of_http_polls_is_loaded_beside_the_loop(monkeypatch):
+    """Loading it takes a while: tasks of the same loop must not stand still meanwhile."""
+    loaded_in: list[int] = []
+
+    def load() -> Any:
+        loaded_in.append(threading.get_ident())
+        return _AnswersAtOnce
+
+    monkeypatch.setattr(shared_polls, "_load_http_polls", load)
+
+    async def scene() -> None:
+        shared = polls()
+        trigger = triggers.HttpPoll("http://127.0.0.1:1/")
+        poll = shared.join((trigger.kind(), b"", ""), trigger, is_new=True, phase="")
+        assert await poll.payload() == {"status": 200}
+        await shared.close()
+
+    asyncio.run(scene())
+    assert len(loaded_in) == 1
+    assert threading.get_ident() not in loaded_in
+
+
+class _AnswersAtOnce:
+    def __init__(self, checks: AccessChecks) -> None:
+        del checks
+
+    async def ask(self, trigger: triggers.HttpPoll, now: int) -> Any:
+        del trigger, now
+        return {"status": 200}
+
+    async def close(self) -> None:
+        pass

@@ -1,6 +1,7 @@
 """People end or prolong the waits of parked bodies, which go on in place, or in a later run."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from layby import (
     PromiseRejected,
     RunFailed,
     Runner,
+    UsageError,
     task,
+    triggers,
     waits,
 )
 from layby.core.commands import WakeTask
@@ -175,6 +178,38 @@ async def test_a_moved_deadline_outlives_its_worker(tmp_path, wait):
 
 
 KEPT_WITH_THE_TASK = [until_true, for_a_promise, for_a_bundle]
+
+
+def says_why(wait: Any) -> Any:
+    @task
+    async def timed(context, handle):
+        try:
+            await wait(handle)
+        except DeferTimeout as error:
+            context["why"] = str(error)
+
+    return flow_of(timed)
+
+
+@pytest.mark.parametrize("away", [0, 900], ids=["in time", "too late"])
+@pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "as it was"])
+@pytest.mark.parametrize("wait", KEPT_WITH_THE_TASK)
+@virtual_test
+async def test_the_error_of_a_later_run_names_no_length_that_was_changed(
+    tmp_path, wait, is_moved, away
+):
+    """Whether the body is there when the time is up, or begins again after that."""
+    path = f"sqlite:{tmp_path / 'a.db'}"
+    async with crashing(path) as runner:
+        run = await runner.start(says_why(wait))
+        await asyncio.sleep(5)
+        if is_moved:
+            await runner.extend(run.id, "timed", 600)
+    await asyncio.sleep(away)
+    async with Runner(path) as runner:
+        runner.register(says_why(wait))
+        why = (await (await runner.get(run.id)).result())["why"]
+    assert ("by its deadline, which was moved" in why, "60 s" in why) == (is_moved, not is_moved)
 
 
 @pytest.mark.parametrize("wait", KEPT_WITH_THE_TASK)
@@ -396,3 +431,221 @@ async def test_who_did_what_is_kept_with_the_task():
         assert (first.what, first.by, first.reason) == ("extended", "ann", "later")
         assert (first.at, first.until) == (begun_at, begun_at + 60_000)
         assert (last.what, last.by, last.wait) == ("ended", "bob", "run/r:naps.w0.sleep-1")
+
+
+@virtual_test
+async def test_a_halted_condition_says_that_it_is_halted_by_its_id_too():
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(polls))
+        await asyncio.sleep(5)
+        await runner.halt(run.id, "polls")
+        record = f"run/{run.id}:polls.w0.defer_until-1"
+        with pytest.raises(Conflict, match="it is halted: continue it"):
+            await runner.wake(run.id, "polls", wait=record)
+
+
+@pytest.mark.parametrize("kind", ["sleep", "defer_until"])
+@virtual_test
+async def test_whoever_comes_second_is_told_who_was_first(kind):
+    @task
+    async def goes_on_working(context, handle):
+        await (handle.sleep(3600) if kind == "sleep" else handle.defer_until(lambda: False))
+        await asyncio.sleep(60)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(goes_on_working))
+        await asyncio.sleep(5)
+        told = (await look(run, "goes_on_working")).waiting_on
+        assert told is not None
+        ends = partial(runner.wake, run.id, "goes_on_working", wait=told.record_id or "")
+        await ends(by="ann")
+        with pytest.raises(Conflict, match="ended by ann"):
+            await ends(error="no", by="bob")
+
+
+@virtual_test
+async def test_a_wait_is_ended_with_a_value_or_an_error():
+    async with Runner("memory:") as runner:
+        with pytest.raises(UsageError, match="not both"):
+            await runner.wake("r", "naps", 1, error="no")
+
+
+# --- a person, and the condition itself ------------------------------------------------------
+
+
+def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of what a person has decided about a condition are lost."""
+    monkeypatch.setattr(Worker, "ended_by_hand", lambda *_: None)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("how", ["alone", "in a bundle"])
+@virtual_test
+async def test_what_a_person_has_stored_first_counts_though_the_condition_holds(
+    monkeypatch, how, slots
+):
+    """waiting.md: "Of two that come at once the first to be stored counts"."""
+    unheard(monkeypatch)
+
+    @task
+    async def polls_for_more(context, handle):
+        def is_there() -> bool:
+            return current_clock().elapsed >= 10
+
+        try:
+            if how == "alone":
+                await handle.defer_until(is_there)
+            else:
+                await handle.first_of(waits.defer_until(is_there), waits.sleep(3600))
+            context["end"] = "met"
+        except ConditionError as error:
+            context["end"] = str(error)
+
+    @task
+    async def works(context):
+        await asyncio.sleep(20)
+
+    async with Runner("memory:", slots=slots) as runner:
+        run = await runner.start(flow_of(polls_for_more))
+        await asyncio.sleep(5)
+        other = await runner.start(flow_of(works, name="other"))
+        member = f"run/{run.id}:polls_for_more.w0.of.first_of-1.0" if how != "alone" else ""
+        await runner.wake(run.id, "polls_for_more", error="stop it", by="ann", wait=member)
+        assert (await run.result())["end"] == "stop it"
+        await other.result()
+
+
+@pytest.mark.parametrize("how", ["alone", "in a bundle"])
+@virtual_test
+async def test_a_person_who_lets_it_count_as_met_is_before_its_last_error(monkeypatch, how):
+    unheard(monkeypatch)
+
+    @task
+    async def polls_in_vain(context, handle):
+        def breaks() -> bool:
+            raise OSError("gone")
+
+        if how == "alone":
+            await handle.defer_until(breaks, max_errors=10)
+        else:
+            await handle.all_of(waits.defer_until(breaks, max_errors=10))
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(polls_in_vain))
+        await asyncio.sleep(5)
+        member = f"run/{run.id}:polls_in_vain.w0.of.all_of-1.0" if how != "alone" else ""
+        await runner.wake(run.id, "polls_in_vain", wait=member)
+        assert await run.result() == {}
+
+
+@virtual_test
+async def test_a_condition_that_held_first_is_not_ended_by_a_person():
+    """Whoever comes while the body stands in line for its slot is told that it goes on."""
+
+    @task
+    async def polls_for_more(context, handle):
+        await handle.defer_until(lambda: current_clock().elapsed >= 10)
+        context["end"] = "met"
+
+    @task
+    async def works(context):
+        await asyncio.sleep(20)
+
+    async with Runner("memory:", slots=1) as runner:
+        run = await runner.start(flow_of(polls_for_more))
+        await asyncio.sleep(5)
+        await runner.start(flow_of(works, name="other"))
+        await asyncio.sleep(10)
+        with pytest.raises(Conflict, match="over"):
+            await runner.wake(run.id, "polls_for_more", error="stop it")
+        record = f"run/{run.id}:polls_for_more.w0.defer_until-1"
+        with pytest.raises(Conflict):
+            await runner.wake(run.id, "polls_for_more", error="stop it", wait=record)
+        assert (await run.result())["end"] == "met"
+
+
+@virtual_test
+async def test_a_deferral_that_may_last_for_ever_has_no_deadline():
+    """However that is said."""
+
+    @task
+    async def defers(context, handle):
+        await handle.defer(triggers.Event("paid"), timeout=60)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(defers))
+        await asyncio.sleep(5)
+        for length in (float("inf"), None):
+            await runner.extend(run.id, "defers", length)
+            told = (await look(run, "defers")).waiting_on
+            assert told is not None
+            assert told.deadline is None
+
+
+@virtual_test
+async def test_the_deadline_of_a_call_is_moved_by_the_name_of_its_caller():
+    """The id of the call means the wait of the function that serves it, while that is in one."""
+
+    @task
+    async def calls(context, handle):
+        await handle.rpc("f", target="poll://any@elsewhere", timeout=60)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(calls), run_id="r")
+        await asyncio.sleep(5)
+        commands = (await look(run, "calls")).by_hand
+        assert "layby extend r:calls --timeout 1h" in commands
+        assert not [each for each in commands if each.startswith("layby extend r:calls.x")]
+
+
+@virtual_test
+async def test_the_command_for_an_approval_gives_a_value_where_one_is_asked():
+    """docs/waiting.md: "`layby approve order-7:ask`, with `--value` if it asks for one"."""
+
+    @task
+    async def asks(context, handle):
+        await handle.approval("which price?", int)
+
+    @task
+    async def asks_two(context, handle):
+        await handle.all_of(handle.approval("ship?", key="a"), handle.approval("to?", str, key="b"))
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(asks, asks_two), run_id="r")
+        await asyncio.sleep(5)
+        name = "layby approve r:asks"
+        assert f"{name}.c.approval.approval-1 --value JSON" in (await look(run, "asks")).by_hand
+        commands = (await look(run, "asks_two")).by_hand
+        assert f"{name}_two.c.approval.key.a" in commands
+        assert f"{name}_two.c.approval.key.b --value JSON" in commands
+
+
+ENDLESS = {
+    "condition": lambda handle: handle.defer_until(lambda: False, poll_interval=60, timeout=60),
+    "promise": lambda handle: handle.wait_for("nothing", timeout=60),
+    "bundle": lambda handle: handle.first_of(waits.wait_for("nothing"), timeout=60),
+    "member": lambda handle: handle.first_of(waits.defer_until(lambda: False, 60, timeout=60)),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+@virtual_test
+async def test_a_wait_without_end_shows_no_deadline_after_a_restart_either(tmp_path, kind):
+    """Whoever makes a date of it could not."""
+    path = f"sqlite:{tmp_path / 'a.db'}"
+
+    @task(id="t")
+    async def waits_long(context, handle):
+        await ENDLESS[kind](handle)
+
+    wait = "run/r:t.w0.of.first_of-1.0" if kind == "member" else ""
+    for is_restarted in (False, True):
+        async with Runner(path) as runner:
+            run = await runner.start(flow_of(waits_long), run_id="r")
+            await asyncio.sleep(5)
+            if not is_restarted:
+                await runner.extend("r", "t", None, wait=wait)
+            told = (await look(run, "t")).waiting_on
+            assert told is not None
+            shown = [each.deadline for each in (told, *told.members)]
+            assert shown == [None] * len(shown)

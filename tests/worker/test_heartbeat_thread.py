@@ -5,6 +5,7 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -369,35 +370,68 @@ def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str)
     play(scene)
 
 
+class SlowlyClosed:
+    """Connections of heartbeats, of which each takes a while to close."""
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self.closing = threading.Event()
+        self.connected, self.closed = list[Any](), list[Any]()
+        monkeypatch.setattr(remote.RemoteLink, "_connect", self._connect)
+
+    def _connect(self, within: float) -> Any:
+        client: Any = HttpClient(self.url, patience=0, answer_within=within)
+        client.close = functools.partial(self._close, client, client.close)
+        self.connected.append(client)
+        return client
+
+    async def _close(self, client: Any, close: Callable[[], Awaitable[None]]) -> None:
+        self.closing.set()
+        await asyncio.sleep(0.1)
+        await close()
+        self.closed.append(client)
+
+    def all_are_closed(self) -> bool:
+        return bool(self.connected) and set(self.connected) == set(self.closed)
+
+
 def test_a_heart_that_stops_by_itself_closes_its_connection(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ):
     """Who stops it at that very moment does not interrupt it."""
-    closing, closed = threading.Event(), threading.Event()
+    connections = SlowlyClosed(elsewhere.url, monkeypatch)
 
     async def scene() -> None:
         runner = elsewhere.runner(lease=0.15)
         await runner.__aenter__()
         heart: Any = runner._link._heart  # type: ignore[union-attr]
         heart._is_stopping = True
-        await soon(closing.is_set)
+        await soon(connections.closing.is_set)
         await runner.close()
-        assert closed.is_set()
+        assert connections.all_are_closed()
 
-    def connect(link: Any, within: float) -> Any:
-        client: Any = HttpClient(link._url, patience=0, answer_within=within)
-        close = client.close
+    play(scene)
 
-        async def close_slowly() -> None:
-            closing.set()
-            await asyncio.sleep(0.1)
-            await close()
-            closed.set()
 
-        client.close = close_slowly
-        return client
+def test_connections_of_late_beats_are_closed_whenever_it_stops(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+):
+    """Also if their closing has begun, which must not be interrupted."""
+    connections = SlowlyClosed(elsewhere.url, monkeypatch)
 
-    monkeypatch.setattr(remote.RemoteLink, "_connect", connect)
+    async def scene() -> None:
+        runner = elsewhere.runner(lease=0.15)
+        await runner.__aenter__()
+        await soon(connections.closing.is_set)
+        await runner.close()
+        assert len(connections.connected) > 1
+        assert connections.all_are_closed()
+
+    async def late(*_: Any) -> bool:
+        await asyncio.sleep(0.06)
+        return True
+
+    monkeypatch.setattr(HeartbeatThread, "_beat_is_answered", late)
     play(scene)
 
 

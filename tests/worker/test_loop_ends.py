@@ -77,6 +77,7 @@ def test_a_loop_that_ends_under_the_runner_fails_no_task(tmp_path: Path, caplog)
             await run.result(timeout=60)
             status = await run.status()
             assert {each.failures for each in status.tasks.values()} == {0}
+            assert [status.tasks[name].crashes for name in ("parks", "runs")] == [0, 1]
 
     runner = asyncio.run(forgets_to_close())
     assert "Use `async with Runner(...)`" in caplog.text

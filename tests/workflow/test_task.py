@@ -226,3 +226,11 @@ def takes_its_blocking_handle(context, handle: "BlockingHandle"): ...
 @pytest.mark.parametrize("function", [takes_its_handle, takes_its_blocking_handle])
 def test_a_handle_of_its_own_form_may_be_declared(function):
     assert task(function).handle_name == "handle"
+
+
+def test_a_task_that_is_called_has_no_limit():
+    """limits.md promises that a limit counts for every body: it would not for calls."""
+    with pytest.raises(WorkflowError, match="'charge' has a limit, which does not count for calls"):
+
+        @task(rpc="charge", limit="api")
+        async def charge(context: Any) -> None: ...

@@ -105,6 +105,16 @@ def test_two_that_wait_for_each_other_below_a_third():
     assert found.cause.kind == "circle"
 
 
+def test_what_somebody_can_settle_comes_before_a_permit():
+    """cli.md: "preferably one that somebody can do something about"; holders wait for it too."""
+    found = why(
+        reason("a", "b", "c", kind="dependency"),
+        reason("b", kind="limit"),
+        reason("c", kind="promise", since=70_000),
+    )
+    assert found.cause.id == "c"
+
+
 def test_the_sentence_of_a_chain():
     """Subject, links, cause, since when, until when at most, who can unblock it."""
     found = why(

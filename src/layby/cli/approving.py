@@ -1,6 +1,6 @@
 """`layby approvals|approve|deny`: questions of tasks to people, and what a person answers."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -9,7 +9,13 @@ from layby.cli.connection import Place, ask, now_at
 from layby.cli.options import JSON, as_json, limited, reaching
 from layby.cli.steering import by_whom, why
 from layby.client.interface import Client
-from layby.client.open_approvals import OpenApproval, answer, open_approvals, told_who
+from layby.client.open_approvals import (
+    OpenApproval,
+    answer,
+    last_answered,
+    open_approvals,
+    told_who,
+)
 from layby.core.commands import GetPromise
 from layby.core.model import FAR, Millis
 from layby.core.questions import asker_of
@@ -81,6 +87,9 @@ def deny(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> No
     _answer(place, asked, None, by, reason, approved=False, as_json=as_json)
 
 
+ANSWERED: Final = {"resolved": "approved", "rejected": "denied"}
+
+
 def _answer(
     place: Place, asked: str, given: Any, by: str, reason: str, *, approved: bool, as_json: bool
 ) -> None:
@@ -100,7 +109,7 @@ def _answer(
         who, when = told_who(promise), moment(promise.settled_at or 0)
         raise Conflict(
             f"{short_id(promise.id)} was settled before{who and f' by {who}'}, {when}: "
-            f"it stays {promise.state}"
+            f"it stays {ANSWERED.get(promise.state, promise.state)}"
         )
 
 
@@ -111,17 +120,22 @@ async def _meant(client: Client, asked: str) -> str:
         if isinstance(reply.data, PromiseData):
             if asker_of(reply.data.promise) is not None:
                 return each
-            return _only(asked, await open_approvals(client, LISTED, each))
+            return await _only(client, asked, each)
     raise NotFound(f"there is no approval '{asked}': `layby approvals` lists those that are open")
 
 
-def _only(asked: str, found: list[OpenApproval]) -> str:
+async def _only(client: Client, asked: str, below: str) -> str:
+    """Or, if none is open, the last one: whoever comes too late is to hear who was first."""
+    found = await open_approvals(client, LISTED, below)
     if len(found) == 1:
         return found[0].id
-    if not found:
+    if found:
+        names = ", ".join(short_id(each.id) for each in found)
+        raise Conflict(f"'{asked}' asks for several approvals: name one of {names}")
+    answered = await last_answered(client, below)
+    if answered is None:
         raise NotFound(f"'{asked}' asks nobody for an approval: see `layby approvals`")
-    names = ", ".join(short_id(each.id) for each in found)
-    raise Conflict(f"'{asked}' asks for several approvals: name one of {names}")
+    return answered.id
 
 
 def _columns(approval: OpenApproval, now: Millis) -> tuple[Any, ...]:

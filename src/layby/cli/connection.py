@@ -90,13 +90,7 @@ def find_place(
     folder: Path = Path(),
 ) -> Place:
     """Flags before variables; without either, `layby.db` in this folder or a local server."""
-    if url is None and db is None:
-        url, db = environ.get("LAYBY_URL") or None, environ.get("LAYBY_DB") or None
-    if url is not None and db is not None:
-        raise UsageError(
-            f"both a server ({url}) and a file or database ({shown(db)}) are named: "
-            "give only one of --url (LAYBY_URL) and --db (LAYBY_DB)"
-        )
+    url, db = named(url, db, environ)
     token = token or environ.get("LAYBY_TOKEN") or None
     if url is not None:
         return Place(_checked_url(url), token)
@@ -107,6 +101,25 @@ def find_place(
     if (folder / DEFAULT_FILE).is_file():
         return Place(file=folder / DEFAULT_FILE, is_default=True)
     return Place(DEFAULT_URL, token, is_default=True)
+
+
+def named(
+    url: str | None, db: str | None, environ: Mapping[str, str] = os.environ
+) -> tuple[str | None, str | None]:
+    """The one of the two that is to be used, if any: flags before variables."""
+    if url is None and db is None:
+        url, db = environ.get("LAYBY_URL") or None, environ.get("LAYBY_DB") or None
+    if url is not None and db is not None:
+        raise UsageError(
+            f"both a server ({url}) and a file or database ({shown(db)}) are named: "
+            "give only one of --url (LAYBY_URL) and --db (LAYBY_DB)"
+        )
+    return url, db
+
+
+def named_twice(file: str, other: str) -> UsageError:
+    """Of a command that takes the address without a flag, too."""
+    return UsageError(f"both {shown(file)} and {shown(other)} are named: give one of them")
 
 
 def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:

@@ -25,10 +25,19 @@ from rich.progress_bar import ProgressBar
 from rich.rule import Rule
 from rich.table import Table
 
+from layby.cli import showing
 from layby.cli.connection import find_place
 from layby.cli.database import migrate_in
 from layby.cli.demo_place import DemoPlace
-from layby.cli.demo_worker import KINDS, LETTER_S, PARCELS, SLEEP_S, SLOTS, WorkerReport
+from layby.cli.demo_worker import (
+    KINDS,
+    LETTER_S,
+    PARCELS,
+    REFUSED,
+    SLEEP_S,
+    SLOTS,
+    WorkerReport,
+)
 from layby.cli.doctor import show
 from layby.errors import LaybyError, UsageError
 
@@ -183,6 +192,8 @@ class WorkerProcess:
         line = await self.process.stdout.readline()
         if not line:
             said = (self._place.folder / "errors").read_text().strip() or "it printed nothing"
+            if await self.process.wait() == REFUSED:
+                raise LaybyError(said.splitlines()[-1])
             raise LaybyError(f"the demo's own process ended by itself; please report this: {said}")
         return msgspec.json.decode(line, type=WorkerReport)
 
@@ -194,7 +205,7 @@ class WorkerProcess:
 def demo(db: str | None) -> None:
     """Show 200 waiting tasks on 4 slots, and a kill -9 in between: for real, in 12 seconds."""
     database = None if db is None else _database(db)
-    output = DemoOutput(Console(highlight=False))
+    output = DemoOutput(showing.literal_console())
     output.console.print("[bold]layby[/]: a task that waits holds no slot.")
     with TemporaryDirectory(prefix="layby-demo-") as folder:
         place = DemoPlace(Path(folder), database)

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from layby import Context, Runner, TaskHandle, Workflow, task
 from layby.cli.demo_place import DemoPlace
+from layby.errors import LaybyError
 
 SLOTS = 4
 PARCELS = 200
@@ -25,6 +26,8 @@ LETTER_S = 0.05
 LETTERS_AT_ONCE = 8
 REPORT_S = 0.1
 KINDS = ("condition", "promise", "sleep")
+REFUSED = 2
+"""The exit code after an expected failure, which is the last line on stderr."""
 
 
 class WorkerReport(Struct):
@@ -169,4 +172,8 @@ def _exit_with_the_demo() -> None:
 if __name__ == "__main__":
     threading.Thread(target=_exit_with_the_demo, daemon=True).start()
     state = DemoState(DemoPlace.of_process(Path(sys.argv[1])))
-    asyncio.run(work(sys.argv[2]))
+    try:
+        asyncio.run(work(sys.argv[2]))
+    except LaybyError as failure:
+        print(failure, file=sys.stderr)
+        sys.exit(REFUSED)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress as ProgressBar
 
-from layby.cli import server_checks
-from layby.cli.connection import Place, find_place, unreachable
+from layby.cli import server_checks, showing
+from layby.cli.connection import Place, find_place, named_twice, unreachable
 from layby.cli.database import open_reader
 from layby.cli.inspection import Counts, Inspection, Progress
 from layby.cli.options import limited
@@ -113,7 +113,7 @@ def doctor(
         if place.url is not None:
             _check_server(ctx, place, limit, as_json=as_json)
     elif (other := url or db) is not None:
-        raise UsageError(f"both the file {file} and {shown(other)} are named: give one of them")
+        raise named_twice(file, other)
     else:
         place = find_place(None, None, file)
     with _progress_bar() as progress:
@@ -121,7 +121,7 @@ def doctor(
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_plain(report))).decode())
     else:
-        show(report, Console(highlight=False, soft_wrap=True))
+        show(report, showing.literal_console(soft_wrap=True))
     ctx.exit(0 if report.is_sound else 1)
 
 
@@ -137,7 +137,7 @@ def _check_server(ctx: click.Context, place: Place, limit: int, *, as_json: bool
         document = {"ok": report.is_healthy, **msgspec.structs.asdict(report)}
         click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
     else:
-        show_server_report(report, limit, Console(highlight=False, soft_wrap=True))
+        show_server_report(report, limit, showing.literal_console(soft_wrap=True))
     ctx.exit(0 if report.is_healthy else 1)
 
 
@@ -240,7 +240,7 @@ def _plain(report: FileReport) -> dict[str, Any]:
 @contextmanager
 def _progress_bar() -> Generator[Progress]:
     """A progress bar on a terminal, nothing in a pipe."""
-    console = Console(stderr=True)
+    console = showing.literal_console(stderr=True)
     with ProgressBar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("checking promises", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -9,7 +9,9 @@ from layby.cli.showing import tell_aside
 from layby.client import paging
 from layby.client.interface import Client
 from layby.core.commands import GetPromise, WatchRun
+from layby.core.exit_refusals import NOT_WAITING
 from layby.core.limits import ListLimits
+from layby.core.meant_waits import NO_WAIT
 from layby.core.model import FAR, Promise, Task
 from layby.core.queries import (
     ExplainPromise,
@@ -54,7 +56,8 @@ _TARGET = ": give --tag resonate:target=ADDRESS, for example poll://any@default"
 _HINTS = {
     "Action must have a resonate:target tag": _TARGET,
     "promiseTags must include a resonate:target tag": _TARGET,
-    "Task does not wait": ": `layby why {given}` says what holds it up, and who can end that",
+    NOT_WAITING: ": `layby why {given}` says what holds it up, and who can end that",
+    NO_WAIT: ": `layby why {given}` says what holds it up",
     "Invalid listener address": " '{given}': give an http:// URL, or poll://any@GROUP",
     "Invalid cron expression": " '{given}': write five fields, for example '0 3 * * *' "
     "for every day at 3:00 UTC",
@@ -91,10 +94,7 @@ async def found(client: Client, asked: str) -> Promise:
     asks is about to do something to one of them.
     """
     if await is_ambiguous(client, asked):
-        raise Conflict(
-            f"'{asked}' is a promise, and a run or a task of one too: for that write "
-            f"'{ROOT_PREFIX}{asked}'; for the promise use `layby promises` or `layby tasks`"
-        )
+        raise ambiguous(asked)
     refused: list[Reply] = []
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
         reply = await client.send(GetPromise(id=each))
@@ -104,6 +104,13 @@ async def found(client: Client, asked: str) -> Promise:
     if any(reply.status == 404 for reply in refused):
         raise await unknown(client, asked)
     return expect(refused[0], PromiseData, asked).promise
+
+
+def ambiguous(asked: str) -> Conflict:
+    return Conflict(
+        f"'{asked}' is a promise, and a run or a task of one too: for that write "
+        f"'{ROOT_PREFIX}{asked}'; for the promise use `layby promises` or `layby tasks`"
+    )
 
 
 async def is_ambiguous(client: Client, asked: str) -> bool:

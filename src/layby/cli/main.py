@@ -17,6 +17,7 @@ import layby
 from layby.cli.command_groups import CommandGroup, LazyCommand
 from layby.cli.process_list import hide_passwords
 from layby.errors import LaybyError
+from layby.store.postgres_address import without_password
 
 HELP = """Durable Python tasks that hold no slot while they wait.
 
@@ -99,6 +100,9 @@ class Commands(CommandGroup):
         except LaybyError as error:
             click.echo(f"layby: {error}", err=True)
             ctx.exit(error.exit_code)
+        except click.ClickException as error:  # it repeats what was typed
+            error.message = without_password(error.message)  # pyright: ignore[reportAttributeAccessIssue] - Final since click 8.4
+            raise
         except KeyboardInterrupt:
             click.echo("layby: interrupted", err=True)
             ctx.exit(130)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.connection import DEFAULT_FILE, Place, find_place
+from layby.cli.connection import DEFAULT_FILE, Place, find_place, named_twice
 from layby.cli.database import migrate_in, schema_in
 from layby.cli.options import as_json
 from layby.core.settings import Settings
@@ -20,28 +20,37 @@ from layby.store.sqlite import schema_in_file
     epilog="""\b
 Examples:
   layby migrate --check          exit code 1 if there is something to do
-  layby migrate --db sqlite:/var/lib/layby.db
+  layby migrate /var/lib/layby.db
   layby migrate --db postgresql://layby@db.example.com/shop"""
 )
-@click.option("--db", metavar="ADDRESS", help="sqlite:PATH or postgresql://….  [env: LAYBY_DB]")
+@click.argument("file", required=False)
+@click.option(
+    "--db",
+    metavar="ADDRESS",
+    help="The same as FILE: sqlite:PATH, or postgresql://….  [env: LAYBY_DB; default: ./layby.db]",
+)
 @click.option("--check", is_flag=True, help="Only say what would be done.")
 @as_json
 @click.pass_context
-def migrate(ctx: click.Context, db: str | None, *, check: bool, as_json: bool) -> None:
-    """Bring a layby file or database to the schema of this version.
+def migrate(
+    ctx: click.Context, file: str | None, db: str | None, *, check: bool, as_json: bool
+) -> None:
+    """Bring the layby FILE, or a database, to the schema of this version.
 
     Opening it does that by itself; this is for those who want to choose the moment. A file must not
     be in use; a PostgreSQL database may be. --check says which steps stop processes with an older
     layby.
     """
-    place = _place(db)
+    if file is not None and db is not None:
+        raise named_twice(file, db)
+    place = _place(file or db)
     schema = _schema(place)
     applied = () if check or not schema.missing else _apply(place, schema)
-    file = place.shown if place.database is not None else str(place.file)
+    where = place.shown if place.database is not None else str(place.file)
     if as_json:
-        showing.print_json(_document(file, schema, applied, check=check))
+        showing.print_json(_document(where, schema, applied, check=check))
     else:
-        for line in _lines(file, schema, applied, check=check):
+        for line in _lines(where, schema, applied, check=check):
             showing.print_line(line)
     ctx.exit(1 if schema.missing and check else 0)
 

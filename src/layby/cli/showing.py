@@ -46,8 +46,15 @@ STYLES: Final = {
 
 
 def new_console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+    console = literal_console(stderr=stderr)
+    return console if console.is_terminal else literal_console(stderr=stderr, width=WIDE)
+
+
+def literal_console(
+    *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False
+) -> Console:
+    """Of a text it changes nothing: `:ship:` in an id is not a picture of a ship."""
+    return Console(stderr=stderr, width=width, soft_wrap=soft_wrap, highlight=False, emoji=False)
 
 
 def more_tracebacks(number: int, command: str) -> str:
@@ -109,7 +116,7 @@ def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:
 
 def print_wide(shown: RenderableType) -> None:
     """Never cut: a narrow terminal wraps the lines itself."""
-    Console(highlight=False, width=WIDE).print(shown)
+    literal_console(width=WIDE).print(shown)
 
 
 def _print(console: Console, shown: RenderableType) -> None:

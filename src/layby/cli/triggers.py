@@ -1,37 +1,29 @@
 """`layby triggers|wake|extend`: what deferred tasks wait for, and what people do about it."""
 
+import asyncio
 from typing import Any, NamedTuple
 
 import click
 
 from layby.cli import record_views, showing
 from layby.cli.connection import Place, ask, now_at
-from layby.cli.expected_replies import expect, found, run_rows
+from layby.cli.expected_replies import ambiguous, expect, found, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching
 from layby.cli.steering import by_whom, why
 from layby.client.interface import Client
 from layby.client.request_ids import new_request_id
-from layby.core.commands import ExtendWait, GetPromise, GetTask, WakeTask
-from layby.core.model import Millis, Task, ancestors_of
+from layby.core.commands import ExtendWait, WakeTask
+from layby.core.meant_waits import FindWait
+from layby.core.model import Millis, ancestors_of, root_of
 from layby.core.queries import ListWaiting
-from layby.core.replies import ExitData, Explanation, PromiseData, TaskData
-from layby.core.waits import (
-    WaitingOn,
-    held_wait,
-    held_waits,
-    is_backing_off,
-    read_waiting_on,
-    shown_state,
-)
-from layby.errors import Conflict
+from layby.core.replies import ExitData, Explanation, WaitData
+from layby.core.waits import WaitingOn, read_waiting_on, shown_state
 from layby.wire import json_values
 from layby.workflow.moments import span
 from layby.workflow.outcome import moment
-from layby.workflow.plan import ROOT_PREFIX, parse_node_id, parse_root_id, root_id, task_ids_of
+from layby.workflow.plan import ROOT_PREFIX
 from layby.workflow.short_ids import short_id
-
-MAX_NAMED = 5
 
 
 class ShownTrigger(NamedTuple):
@@ -81,9 +73,14 @@ def triggers(place: Place, asked: str | None, limit: int, *, as_json: bool) -> N
     A trigger that runs code is `running` on a trigger manager, or `untaken`: `layby why` says what
     is missing then. All others are promises: they are `waiting`, and nobody has to run them.
     """
-    prefix = None if asked is None else ask(place, lambda client: _prefix(client, asked))
+    meant = None if asked is None else ask(place, lambda client: found(client, asked)).id
+    prefix = f"{meant}:" if meant is not None and root_of(meant) == meant else meant
     found_rows = listed(place, ListWaiting(wait_kind="trigger", prefix=prefix), limit)
-    shown = [each for each in map(_shown, found_rows.rows) if each is not None]
+    shown = [
+        each
+        for each in map(_shown, found_rows.rows)
+        if each is not None and (meant is None or meant in (each.task, *ancestors_of(each.task)))
+    ]
     now = now_at(place)
     if as_json:
         showing.print_json({"triggers": [each.to_json() for each in shown]})
@@ -114,8 +111,8 @@ def wake(
     """End the wait of a task now: as if its trigger had fired, its sleep were over, or its
     condition met.
 
-    ID is the task, or a run that has one such task, or one of several waits of a task, by the id
-    that `layby why` shows. A task that backs off after a failure is tried again.
+    ID is the task, or a run that has one such task, or one wait, by the id that `layby why` prints:
+    that never means a later one. A task that backs off after a failure is tried again.
     A promise that others may wait for as well is not settled by this: use `layby resolve` for that.
     """
     if error is not None and given is not None:
@@ -128,7 +125,7 @@ def wake(
     async def work(client: Client) -> ExitData:
         meant = await _meant(client, asked)
         command = WakeTask(
-            id=meant.task_id,
+            id=meant.task,
             wait=meant.wait,
             exit_id=new_request_id(),
             state="rejected" if failed else "resolved",
@@ -166,16 +163,17 @@ def extend(
 ) -> None:
     """Move the deadline of a task's wait, or the end of its sleep, later or sooner.
 
-    ID is the task, a run that has one task that waits, or one of several waits of a task, by the
-    id that `layby why` shows. Who is asked for an approval may answer it until then.
+    ID is the task, a run that has one task that waits, or one wait, by the id that `layby why`
+    prints: that never means a later one. Who is asked for an approval may answer it until then.
     """
     if (timeout is None) != for_ever:
-        raise click.UsageError("give --timeout, such as --timeout 2h, or --for-ever")
+        both = "not both: " if for_ever else ""
+        raise click.UsageError(f"{both}give --timeout, such as --timeout 2h, or --for-ever")
 
     async def work(client: Client) -> ExitData:
         meant = await _meant(client, asked)
         command = ExtendWait(
-            id=meant.task_id,
+            id=meant.task,
             wait=meant.wait,
             exit_id=new_request_id(),
             timeout=timeout,
@@ -200,79 +198,19 @@ def _print(moved: ExitData, told: str, as_json: bool) -> None:  # noqa: FBT001 -
         showing.print_line(f"{short_id(moved.task.id)} {told}")
 
 
-class NamedWait(NamedTuple):
-    """The wait of a task that is shown, or another one of it by its id."""
-
-    task_id: str
-    wait: str = ""
-
-
-async def _meant(client: Client, asked: str) -> NamedWait:
-    """By the id of a task, of a run of which one task waits, or of a wait: such an id continues
-    that of its task, and there need not be a promise of it. That of a call is both, and means the
-    function that serves it as long as that waits itself.
-    """
-    for each in (asked, f"{ROOT_PREFIX}{asked}"):
-        if await _waits_itself(client, each):
-            return NamedWait(each)
-        above = await _nearest_task(client, each)
-        is_below = above is not None and each[len(above)] == "."
-        if above is not None and is_below and not await _is_task_of_run(client, each):
-            return NamedWait(above, each)
-    return NamedWait(await _deferred(client, asked))
-
-
-async def _waits_itself(client: Client, task_id: str) -> bool:
-    """In something that a person can end. The wait of a trigger is that of the task it is for."""
-    found = (await client.send(GetTask(id=task_id))).data
-    if not isinstance(found, TaskData) or found.task.is_trigger:
-        return False
-    task = found.task
-    return shown_state(task) == "deferred" or bool(held_waits(task)) or is_backing_off(task)
-
-
-async def _nearest_task(client: Client, promise_id: str) -> str | None:
-    for each in reversed(ancestors_of(promise_id)):
-        if (await client.send(GetTask(id=each))).is_ok:
-            return each
-    return None
-
-
-async def _is_task_of_run(client: Client, promise_id: str) -> bool:
-    """Names of tasks may contain dots."""
-    node = parse_node_id(promise_id)
-    found = None if node is None else (await client.send(GetPromise(id=root_id(node.run_id)))).data
-    return (
-        isinstance(found, PromiseData)
-        and node is not None
-        and (node.task_id in task_ids_of(found.promise))
-    )
-
-
-async def _deferred(client: Client, asked: str) -> str:
-    """The task of this id, or the only one of the run that is deferred, or waits in its body."""
-    promise = await found(client, asked)
-    if parse_root_id(promise.id) is None:
-        return promise.id
-    rows = await run_rows(client, promise.id)
-    ids = [task.id for _, task in rows if task is not None and _waits(task)]
-    if len(ids) == 1:
-        return ids[0]
-    if not ids:
-        raise Conflict(
-            f"no task of run '{asked}' waits in its body, or is deferred: "
-            f"`layby why {asked}` says what holds it up"
-        )
-    names = ", ".join(short_id(each) for each in ids[:MAX_NAMED])
-    raise Conflict(f"{len(ids)} tasks of run '{asked}' wait: name one, such as {names}")
-
-
-def _waits(task: Task) -> bool:
-    return shown_state(task) == "deferred" or held_wait(task) is not None
-
-
-async def _prefix(client: Client, asked: str) -> str:
-    return (await found(client, asked)).id
+async def _meant(client: Client, asked: str) -> WaitData:
+    """The wait of this id, or of a task or run, with or without the prefix of runs."""
+    ids = (asked, f"{ROOT_PREFIX}{asked}")
+    replies = await asyncio.gather(*(client.send(FindWait(id=each)) for each in ids))
+    found = [reply.data for reply in replies if isinstance(reply.data, WaitData)]
+    if len(found) > 1:
+        raise ambiguous(asked)
+    if found:
+        return found[0]
+    if all(reply.status == 404 for reply in replies):
+        raise await unknown(client, asked, "task")
+    refused = next((reply for reply in replies if reply.status == 409), replies[0])
+    return expect(refused, WaitData, asked, asked)
 
 
 def _shown(about: Explanation) -> ShownTrigger | None:

@@ -10,13 +10,13 @@ from typing import Final, cast
 import click
 
 from layby.cli.closing import close_and_report, exit_soon
-from layby.cli.connection import DEFAULT_URL
+from layby.cli.connection import DEFAULT_URL, find_place, named
 from layby.cli.options import DurationParam, graced, slotted, version_tagged
 from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
 from layby.client.interface import Client
 from layby.core.pauses import Pauses
 from layby.engine.opening import shown
-from layby.errors import StoreUnavailable, UsageError
+from layby.errors import LaybyError, StoreRefused, StoreUnavailable, UsageError
 from layby.runner.runner import Runner, check_can_serve
 from layby.server.signals import stop_requested
 from layby.store.postgres_address import is_postgres
@@ -45,14 +45,14 @@ workers continue the tasks. Another signal, a second later, ends the process at 
 @click.argument("module", shell_complete=complete_files)
 @click.option(
     "--url",
-    envvar="LAYBY_URL",
+    metavar="URL",
     help="The server (or a file: sqlite:PATH).  [env: LAYBY_URL; default: http://127.0.0.1:8001]",
 )
 @click.option(
     "--db",
     metavar="ADDRESS",
-    envvar="LAYBY_DB",
-    help="A database instead of a server: postgresql://USER@HOST/DATABASE.  [env: LAYBY_DB]",
+    help="A file or a database instead of a server: sqlite:PATH or "
+    "postgresql://USER@HOST/DATABASE.  [env: LAYBY_DB]",
 )
 @click.option("--token", envvar="LAYBY_TOKEN", help="The server's token; better in LAYBY_TOKEN.")
 @click.option("--group", default="default", show_default=True, help="Workers that share work.")
@@ -80,7 +80,7 @@ def worker(
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     code = LoadedCode(load_module(module), module, group, version_tag, slots)
-    address = _checked(url or db or DEFAULT_URL)
+    address = _address(url, db)
     runner = Runner(
         address,
         token=token,
@@ -129,6 +129,11 @@ class LoadedCode:
         return ", ".join(told + [f"call {call.rpc}" for call in self.calls])
 
 
+def _address(url: str | None, db: str | None) -> str:
+    url, db = named(url, db)
+    return _checked(url or DEFAULT_URL) if db is None else find_place(None, None, db).address
+
+
 def _checked(url: str) -> str:
     """A Runner also accepts a plain path; here it would be a mistyped URL and create a file."""
     if not url.startswith(("http://", "https://", "unix:", "sqlite:")) and not is_postgres(url):
@@ -153,14 +158,21 @@ async def work(runner: Runner, code: LoadedCode, where: str) -> None:
 
 
 async def _work_and_end(runner: Runner, code: LoadedCode, where: str) -> None:
+    exit_code = 0
     try:
         await work(runner, code, where)
+    except LaybyError as error:
+        exit_code = error.exit_code
+        raise
     finally:
-        exit_soon()
+        exit_soon(exit_code)
 
 
 async def _work(runner: Runner, code: LoadedCode, where: str) -> None:
-    """A worker may be started before its server: it reports that, and retries."""
+    """A worker may be started before its server: it reports that, and retries.
+
+    A database that is there and refuses the address will do so the next time, too.
+    """
     click.echo(f"layby is connecting to {where} …", err=True)
     for pause in ENTER_AGAIN:
         if await _entered(runner):
@@ -180,6 +192,8 @@ async def _work(runner: Runner, code: LoadedCode, where: str) -> None:
 async def _entered(runner: Runner) -> bool:
     try:
         await runner.__aenter__()
+    except StoreRefused:
+        raise
     except StoreUnavailable as failure:
         logger.warning("%s; trying again", failure)
         return False

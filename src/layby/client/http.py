@@ -230,9 +230,10 @@ class HttpClient:
 
     def _patient_for(self, request: Command | Query) -> float:
         """How long one answer may take. A connection may have died unnoticed, so a command without
-        an answer is sent a second time before patience is at its end; a long read is not.
+        an answer is sent a second time before patience is at its end; a long read is not. Whoever
+        has less patience than one answer may take waits for one: a busy server is not away.
         """
-        if isinstance(request, Query) or not self._patience:
+        if isinstance(request, Query) or self._patience < self._answer_within:
             return self._answer_within
         return min(self._answer_within, self._patience / 2)
 

@@ -1,5 +1,6 @@
 """Approvals that wait for an answer, and answering them: for Runners, commands and links alike."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from msgspec import Struct
@@ -9,7 +10,7 @@ from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
 from layby.core.commands import AnswerApproval, GetPromise
 from layby.core.fields import NOTHING
-from layby.core.model import NEVER, Millis, Promise
+from layby.core.model import NEVER, Millis, Promise, PromiseState, ancestors_of
 from layby.core.queries import SearchPromises
 from layby.core.questions import APPROVAL, BY, Question, asker_of, question_of
 from layby.core.replies import PromiseData, PromisePage, SettlementData
@@ -37,28 +38,41 @@ async def open_approvals(
     client: Client, limit: int, below: str | None = None
 ) -> list[OpenApproval]:
     """Those whose tasks have not ended, at most `limit`, by id; `below` an id if given."""
+    found: list[OpenApproval] = []
+    is_open: dict[str, bool] = {}
+    async for promise in _approvals(client, "pending", below):
+        asker, question = asker_of(promise), question_of(promise)
+        if asker is None or question is None:
+            continue
+        if asker not in is_open:
+            is_open[asker] = await is_promise_pending(client, asker)
+        if is_open[asker]:
+            found.append(_open_approval(promise, asker, question))
+        if len(found) >= limit:
+            break
+    return found
 
+
+async def last_answered(client: Client, below: str) -> Promise | None:
+    """Of the approvals below an id the one that was settled last."""
+    found = [each async for each in _approvals(client, None, below) if not each.is_pending]
+    return max(found, key=lambda each: each.settled_at or 0, default=None)
+
+
+async def _approvals(
+    client: Client, state: PromiseState | None, below: str | None
+) -> AsyncIterator[Promise]:
     async def ask(query: SearchPromises) -> PromisePage:
         reply = await client.send(query)
         if not isinstance(reply.data, PromisePage):
             raise error_for(reply.status, f"the list of approvals cannot be read: {reply.data}")
         return reply.data
 
-    found: list[OpenApproval] = []
-    is_open: dict[str, bool] = {}
-    query = SearchPromises(state="pending", tags={APPROVAL: "true"}, prefix=below, limit=PAGE)
+    query = SearchPromises(state=state, tags={APPROVAL: "true"}, prefix=below, limit=PAGE)
     async for page in pages(ask, query):
         for promise in page.promises:
-            asker, question = asker_of(promise), question_of(promise)
-            if asker is None or question is None:
-                continue
-            if asker not in is_open:
-                is_open[asker] = await is_promise_pending(client, asker)
-            if is_open[asker]:
-                found.append(_open_approval(promise, asker, question))
-        if len(found) >= limit:
-            break
-    return found[:limit]
+            if below is None or below in ancestors_of(promise.id):
+                yield promise
 
 
 async def answer(

@@ -203,7 +203,7 @@ def defer(d: Draft, c: DeferTask, task: Task, _: Promise) -> Reply:
     if won is None:
         for awaited in waited.awaited:
             promises.add_wait(d, awaited, c.id)
-        d.put_task(begun.deferred(waited, waits.deferred(waited)))
+        d.put_task(begun.deferred(waited, waits.deferred(c.id, waited)))
     else:
         end_deferral(d, begun.suspended(), waited.ended(won))
     return ok(DeferData(d.tasks[c.id], take_next(d, c.take)))

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from layby.core import schedules
 from layby.core.endings import Endings
-from layby.core.limit import ANY, PARKED, Limit
+from layby.core.limit import ANY, Limit
 from layby.core.limits import SPREAD, OpenGates, RecountParked, SpreadPattern
 from layby.core.model import Holder, Millis, Pruning, Schedule, TaskState
 from layby.core.pruning import AUTOMATIC, FinishPruning, PruneTick
@@ -98,8 +98,8 @@ def _due_limits(store: OverdueRows, overdue: Sequence[Limit]) -> Iterator[Tick]:
     if names := tuple(each.name for each in rest if not each.pattern):
         yield OpenGates(names=names)
     for each in recounting[:RECOUNTS_AT_ONCE]:
-        after = each.cursor or ""
-        ids = store.parked_under(each.name, after.removeprefix(PARKED), SPREAD)
+        after = each.parked_after or ""
+        ids = store.parked_under(each.name, after, SPREAD)
         yield RecountParked(name=each.name, after=after, ids=tuple(ids))
     for each in (limit for limit in rest if limit.pattern):
         start = each.name.removesuffix(ANY)

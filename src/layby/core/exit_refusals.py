@@ -5,12 +5,20 @@ from typing import Final
 
 from layby.core.model import Promise, Task, life_root_of
 from layby.core.promises import RUN_PREFIX
+from layby.core.questions import settled_by
 from layby.core.waits import WaitingOn, is_backing_off, limited_sentence
 
 GOES_ON: Final = "Its wait is over: the task goes on already"
 TOO_LATE: Final = "Its deadline has passed: the wait is over"
+NOT_IN_IT: Final = (
+    "The task is not shown in a wait of that id: it is over, or another one is shown first. Name "
+    "the task itself to mean the wait that it is shown in now"
+)
 NOT_WAITING: Final = "Task does not wait"
-NOT_TOLD: Final = "Nobody can tell its body: it serves a call. Cancel the call, or let it end"
+NOT_TOLD: Final = (
+    "Nobody can tell its body: the process that runs it is not a worker of layby that is known "
+    "here. Cancel the task, or let it end"
+)
 NO_DEADLINE: Final = (
     "It waits without a deadline: there is nothing to move. End what it waits for, or cancel it"
 )
@@ -39,6 +47,12 @@ def _instead(task: Task) -> str:
     if task.state == "suspended":
         return " for a trigger: its program waits for promises. Settle one of those, or cancel it"
     return ""
+
+
+def goes_on(ended: Promise | None) -> str:
+    """What has ended the wait names whoever did it, if a person did."""
+    by = "" if ended is None else settled_by(ended)[0]
+    return f"Its wait was ended by {by}: the task goes on already" if by else GOES_ON
 
 
 def why_it_goes_on(gate: str | None) -> str:
@@ -87,16 +101,16 @@ def _listed(ids: Iterable[str]) -> str:
 
 def _unknown_wait(standing: Promise | None) -> str:
     if standing is None:
-        return "No wait of this task is known by that id: leave it out to mean the one it is in"
+        return NOT_IN_IT
     if not standing.is_pending:
-        return GOES_ON
+        return goes_on(standing)
     return f"'{standing.id}' needs a value: resolve it, or reject it to let the wait fail"
 
 
 def why_not_extended(told: WaitingOn | None, standing: Promise | None) -> str:
     """Why the deadline of a wait cannot move."""
     if standing is not None and not standing.is_pending:
-        return GOES_ON
+        return goes_on(standing)
     if standing is not None and standing.timer:
         return (
             f"The time of timer '{standing.id}' never changes: it was made by an older version of "

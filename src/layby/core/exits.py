@@ -29,7 +29,9 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
     by: str = ""
     reason: str = ""
     wait: str = ""
-    """Which wait, by what its end is stored as: if it is not the one that the task is shown in."""
+    """Which wait, by what it is called: nothing happens if that is over. Without it, the one that
+    the task is shown in.
+    """
 
     def footprint(self, into: Footprint) -> None:
         own = self.own_id
@@ -121,8 +123,13 @@ def _in_body(d: Draft, c: ExitCommand) -> Task | None:
     if task is None or task.state == "acquired" or waits.is_backing_off(task):
         return task
     waited = task.open_resumption
-    is_trigger = waited is not None and c.wait in waited.awaited
+    is_trigger = waited is not None and c.wait in _names_of(task.id, waited)
     return task if c.wait and not is_trigger else None
+
+
+def _names_of(task_id: str, waited: Resumption) -> tuple[str, ...]:
+    """What a person may call the wait of a deferred task."""
+    return (waits.deferral_id(task_id, waited), *waited.awaited)
 
 
 def _copy_of(d: Draft, c: ExitCommand, task: Task) -> Reply | None:
@@ -151,9 +158,9 @@ class ExtendWait(ExitCommand, frozen=True):
 
 @handles(ExtendWait)
 def extend(d: Draft, c: ExtendWait) -> Reply:
-    ends_at = None if c.timeout is None else deadline(d.now, c.timeout)
+    until = NEVER if c.timeout is None else deadline(d.now, c.timeout)
+    ends_at = None if until >= NEVER else until
     if (task := _in_body(d, c)) is not None:
-        until = NEVER if ends_at is None else ends_at
         decided = _decided(c, _with_headers(c, NOTHING))
         return _copy_of(d, c, task) or extend_held(d, task, decided, until, c.wait)
     found = _waiting(d, c)
@@ -167,7 +174,7 @@ def extend_deferred(
     for each in moved.awaited:
         if each not in waited.awaited:
             promises.add_wait(d, each, task.id)
-    shown = task.suspended(waits.deferred(moved)) if task.state == "suspended" else task
+    shown = task.suspended(waits.deferred(task.id, moved)) if task.state == "suspended" else task
     d.put_task(shown.resuming(moved))
     _replace(d, task.id, [each for each in waited.awaited if each not in moved.awaited])
     until = NEVER if ends_at is None else ends_at

@@ -26,7 +26,9 @@ class Footprint(Struct):
     branches_of: set[str] = field(default_factory=set)
     branches: set[str] = field(default_factory=set)
     born_into: set[tuple[str, str]] = field(default_factory=set)
-    """Id and branch of promises this batch may create: they count when it also reads by id."""
+    """Id and branch of promises this batch may create. Their branches are read if it also reads by
+    id; in any case somebody else may be told of what is in them.
+    """
     schedules: set[str] = field(default_factory=set)
     runs_of: set[str] = field(default_factory=set)
     """Schedules whose open runs a step may look at."""
@@ -57,6 +59,8 @@ class Footprint(Struct):
     """
     exits: set[str] = field(default_factory=set)
     """Tasks whose waits a person ends: the record of such a wait is loaded too."""
+    leasing: set[tuple[str, str]] = field(default_factory=set)
+    """Tasks that may be acquired in this batch with a lease of their own, and by which process."""
     told: dict[str, list[str]] = field(default_factory=dict)
     """By task: what its holder says in this batch that it waits for. A person may mean that."""
     limits: set[str] = field(default_factory=set)

@@ -4,6 +4,7 @@ What they decide is stored below the task's id, so that it counts for every late
 too; its holder is told by a message about the promise that has it.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -14,9 +15,9 @@ from layby.core import birth, values, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.exit_refusals import (
-    GOES_ON,
     NOT_TOLD,
     TOO_LATE,
+    goes_on,
     instead_of_waking,
     why_it_goes_on,
     why_not_extended,
@@ -73,6 +74,8 @@ def wake_held(d: Draft, task: Task, decision: ExitDecision, wait: str = "") -> R
         ended = _end_condition(d, task, meant.record_id, meant.standing, decision)
     elif _is_timer(meant):
         ended = _end_timer(d, task, meant.standing, decision)
+    elif meant.told is None and meant.standing is None and task.state == "halted":
+        return refuse(409, why_not_waiting(task))
     else:
         return refuse(409, instead_of_waking(meant.told, meant.standing))
     if isinstance(ended, Reply):
@@ -110,7 +113,7 @@ def _end_timer(
 ) -> ExitDecision | Reply:
     """Whoever lets a back-off fail has nobody to tell it to."""
     if timer is None or not timer.is_pending:
-        return refuse(409, GOES_ON)
+        return refuse(409, goes_on(timer))
     if waits.is_backing_off(task) and decision.state != "resolved":
         return refuse(409, "It backs off after a failure: cancel it to let it be the last")
     settle(d, timer, decision.state, decision.value)
@@ -123,12 +126,12 @@ def _end_condition(
     """If somebody was here before, that counts; but whoever wants the same lets the holder be told
     again, as the first message may have been lost with a connection.
     """
-    if not _may_be_told(task):
+    if _inbox(d, task) is None:
         return refuse(409, NOT_TOLD)
     if standing is not None and is_exit(standing) and _wants_the_same(decision, standing):
         return replace(decision, state=standing.state, value=standing.value)
     if not birth.is_absent(standing):
-        return refuse(409, GOES_ON)
+        return refuse(409, goes_on(standing))
     if _is_past(d, task, record_id):
         return refuse(409, TOO_LATE)
     created = birth.create(d, record_id, NEVER, birth.EMPTY, {EXIT: task.id})
@@ -153,7 +156,7 @@ def extend_held(
     """A deadline is where it was fixed when the wait began: with the task, or with a promise that
     the task has made to wait for. There another one is fixed.
     """
-    if not wait and waits.is_backing_off(task):
+    if waits.is_backing_off(task) and wait in ("", waits.backoff_id(task.id, task.version)):
         return refuse(409, why_not_later(task))
     meant = _meant(d, task, wait)
     if isinstance(meant, Reply):
@@ -161,10 +164,10 @@ def extend_held(
     record_id, standing = meant.record_id or "", meant.standing
     if record_id in task.deadlines_by_id:
         if not birth.is_absent(standing):
-            return refuse(409, GOES_ON)
+            return refuse(409, goes_on(standing))
         if _is_past(d, task, record_id):
             return refuse(409, TOO_LATE)
-        if task.state == "acquired" and not _may_be_told(task):
+        if task.state == "acquired" and _inbox(d, task) is None:
             return refuse(409, NOT_TOLD)
         d.put_polled(task.waiting_later(record_id, until))
     elif standing is not None and standing.is_pending and standing.is_movable:
@@ -200,6 +203,12 @@ def exit_of(promise: Promise) -> HeldExit | None:
     return msgspec.json.decode(values.data_of(promise.param), type=HeldExit)
 
 
+def moved_waits(promises: Iterable[Promise]) -> frozenset[str]:
+    """Whose deadlines people have moved, as these promises below a task tell."""
+    exits = (exit_of(each) for each in promises)
+    return frozenset(each.wait for each in exits if each is not None and each.until is not None)
+
+
 def kept_id(own_id: str) -> str:
     """What a person has decided about a deferred task, beside what was made for that."""
     return f"{own_id}.by"
@@ -220,9 +229,19 @@ def keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
     param = values.text_of(values.wrap(msgspec.json.encode(exit_)))
     kept = birth.create(d, decision.promise_id, NEVER, param, {EXIT: task.id})
     settle(d, kept, decision.state, decision.value)
-    if _may_be_told(task):
-        d.send(Message(kept.id, "unblock", inbox_of(task.group or "", task.pid or "")))
+    if (inbox := _inbox(d, task)) is not None:
+        d.send(Message(kept.id, "unblock", inbox))
 
 
-def _may_be_told(task: Task) -> bool:
-    return task.holder is not None and bool(task.pid) and bool(task.group)
+def _inbox(d: Draft, task: Task) -> str | None:
+    """Where the process that has its body is told; None if nobody has it, or only a process that
+    listens nowhere. Who serves a call has it by a lease of its own, but is a holder too.
+    """
+    if not task.pid:
+        return None
+    if task.holder is not None:
+        return inbox_of(task.group, task.pid) if task.group else None
+    if task.state != "acquired":
+        return None
+    living = (each for each in d.holders_of(task.pid) if each.is_alive)
+    return next((inbox_of(each.group, each.pid) for each in living), None)

@@ -485,15 +485,15 @@ def openings_are_counted(view: StateView) -> Violations:
     places = dict[tuple[str, str], Millis]()
     for task in view.state.tasks.values():
         for name in task.limit_names if task.is_let_in and task.refused is None else ():
-            key = (name, task.name or "")
+            key = (name, task.lane)
             opened[key] += 1
             places[key] = max(places.get(key, 0), task.gate_at or 0)
     counted = dict[tuple[str, str], int]()
     for limit in view.state.limits.values():
-        for name, each in limit.opened_by_name.items():
-            counted[limit.name, name] = each.count
-            if each.last < places.get((limit.name, name), 0):
-                yield f"limit {limit.name} has let in some of {name} that came after {each.last}"
+        for lane, each in limit.opened_by_lane.items():
+            counted[limit.name, lane] = each.count
+            if each.last < places.get((limit.name, lane), 0):
+                yield f"limit {limit.name} has let in some of {lane} that came after {each.last}"
     if counted != dict(opened):
         yield f"limits count {counted} tasks that were let in, but there are {dict(opened)}"
 

@@ -36,6 +36,8 @@ COLLECTS: Final = "layby:collects"
 ITEM_FAILED: Final = "ItemFailed"
 MAX_ITEM_BYTES: Final = 1_000_000
 """Of an item, and of its result, as JSON."""
+MAX_ITEM_CHARS: Final = -(-MAX_ITEM_BYTES // 3) * 4
+"""Of an item as it travels: in base64."""
 MAX_ITEMS: Final = 1_000_000
 MAX_EARLIER: Final = 1_000
 """Joins of one call in tries that have failed."""

@@ -1,4 +1,6 @@
-"""The tasks of one name that wait behind the gate of one limit, as far as they were loaded."""
+"""The tasks that wait behind the gate of one limit and that the same workers may take, by their
+group and name: as far as they were loaded.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable
@@ -8,8 +10,6 @@ from layby.core.model import Millis
 
 Waiter = tuple[Millis, str]
 """The place of a task in the lane, and its id."""
-LaneKey = tuple[str, str]
-"""The limit, and the name of the tasks."""
 BEFORE_ALL: Final[Waiter] = (-1, "")
 
 

@@ -3,6 +3,11 @@
 The rate is kept by one number, the instant up to which begins are paid for: each begin moves it on
 by its share of the time. With a burst of b, as many as b may begin at once, and in no window more
 than the rate and b - 1. It is counted in microseconds, so that fast rates are not rounded.
+
+When the numbers change, as many begins are unpaid as before, and none is paid for faster than by
+the fastest rate since it was made. So in any window, across any number of changes, no more begin
+than the largest rate and the largest burst that counted in it allow. Each name remembers by which
+rate its begins were reckoned, so it does not matter when it hears of a change.
 """
 
 import re
@@ -20,8 +25,6 @@ ANY: Final = "*"
 """At the end of a name: the limit is meant for every name that begins so and has none."""
 PRIVATE: Final = "."
 """At the beginning of a name: it belongs to something else, ends with it and is not listed."""
-PARKED: Final = "\n"
-"""At the beginning of a cursor: it is the id of a task, not a name."""
 MAX_NAME_CHARS: Final = 200
 MAX_LIMITS: Final = 8
 """Limits of one task."""
@@ -62,7 +65,7 @@ RATE_FORM: Final = (
 
 
 class Opened(Struct, frozen=True, array_like=True, gc=False):
-    """Tasks of one name that were let in under a limit and not taken yet."""
+    """Tasks of one lane that were let in under a limit and not taken yet."""
 
     count: int = 0
     last: Millis = -1
@@ -75,8 +78,7 @@ class Opened(Struct, frozen=True, array_like=True, gc=False):
 
 
 NOBODY: Final = Opened()
-_opened = msgspec.json.Decoder(dict[str, Opened | int])
-"""Earlier layby stored only the counts."""
+_opened = msgspec.json.Decoder(dict[str, Opened])
 
 
 class Limit(Struct, frozen=True, array_like=True, gc=False):
@@ -97,31 +99,35 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
     paid_us: int = 0
     """Up to which instant begins are paid for."""
     opened: str | None = None
-    """By name, the tasks that were let in and not taken yet (`Opened`): a JSON object."""
+    """By lane, the tasks that were let in and not taken yet (`Opened`): a JSON object."""
     next_at: Millis | None = None
     """When somebody is to be let in by a tick; None when only others' steps do that."""
     cursor: str | None = None
-    """Of a pattern that was changed: the last name that has been told. Before that, and of any
-    limit that counts parked bodies otherwise than before: the last of them that has been counted
-    (`PARKED`).
+    """Of a pattern that was changed: the last name that has been told; None if all have been."""
+    parked_after: str | None = None
+    """Of one that no longer counts parked bodies: the last of these, by id, that has been looked
+    at; None if all have been.
     """
+    each_us: int = 0
+    """The time that each unpaid begin counts for. Earlier layby did not store it: 0 is the share of
+    the rate that counts.
+    """
+    rate_us: int = 0
+    """The share of the rate by which the unpaid begins were reckoned last."""
 
     @property
-    def opened_by_name(self) -> dict[str, Opened]:
-        found = {} if self.opened is None else _opened.decode(self.opened)
-        return {
-            name: Opened(each) if isinstance(each, int) else each for name, each in found.items()
-        }
+    def opened_by_lane(self) -> dict[str, Opened]:
+        return {} if self.opened is None else _opened.decode(self.opened)
 
     @property
     def is_idle(self) -> bool:
         """Nothing of it is in use."""
         return self.held == 0 and self.opened is None
 
-    def opening(self, name: str, by: int, place: Millis = -1, slots: int = 1) -> "Limit":
-        """So many more tasks of that name are let in; one had this place, and needs these slots."""
-        opened = self.opened_by_name
-        opened[name] = opened.get(name, NOBODY).with_more(by, place, slots)
+    def opening(self, lane: str, by: int, place: Millis = -1, slots: int = 1) -> "Limit":
+        """So many more tasks of that lane are let in; one had this place, and needs these slots."""
+        opened = self.opened_by_lane
+        opened[lane] = opened.get(lane, NOBODY).with_more(by, place, slots)
         kept = {key: each for key, each in opened.items() if each.count > 0}
         text = msgspec.json.encode(kept, order="sorted").decode() if kept else None
         return replace(self, opened=text)
@@ -130,11 +136,32 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
         return replace(self, held=max(0, self.held + by))
 
     def begun(self, rule: "Limit", now: Millis) -> "Limit":
-        """One more has begun: its share of the time is paid for."""
+        """One more has begun: its share of the time is to be paid for."""
         rate = rule.pace
         if rate is None:
             return self
-        return replace(self, paid_us=max(self.paid_us, now * 1_000) + rate.share_us)
+        unpaid_us = self.reckoned(rule, now).unpaid_us(rate, now)
+        paid_us = now * 1_000 + unpaid_us + rate.share_us
+        return replace(self, paid_us=paid_us, each_us=rate.share_us, rate_us=rate.share_us)
+
+    def unpaid_us(self, rate: Rate, now: Millis) -> int:
+        """The time that the unpaid begins would count for by a rate."""
+        ahead_us = max(0, self.paid_us - now * 1_000)
+        return -(-ahead_us * rate.share_us // (self.each_us or rate.share_us))
+
+    def reckoned(self, rule: "Limit", now: Millis) -> "Limit":
+        """By the rate that counts now: as many are unpaid as before. By a faster one they are paid
+        for sooner; by a slower one later, but no later than by the burst of the new numbers.
+        """
+        rate, ahead_us = rule.pace, self.paid_us - now * 1_000
+        if rate is None or self.rate_us == rate.share_us or ahead_us <= 0:
+            return self
+        was_us, then_us = self.each_us or rate.share_us, self.unpaid_us(rate, now)
+        each_us = rate.share_us
+        if was_us < each_us:
+            then_us = max(ahead_us, min(then_us, rule.burst * each_us))
+            each_us = then_us * was_us // ahead_us
+        return replace(self, paid_us=now * 1_000 + then_us, each_us=each_us, rate_us=rate.share_us)
 
     def due_at(self, at: Millis | None) -> "Limit":
         return self if self.next_at == at else replace(self, next_at=at)
@@ -142,45 +169,27 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
     def told_up_to(self, cursor: str | None) -> "Limit":
         return replace(self, cursor=cursor)
 
-    def recounting(self, after: str = "") -> "Limit":
-        """Parked bodies up to this id have been counted again."""
-        return replace(self, cursor=f"{PARKED}{after}")
-
-    def recounted(self) -> "Limit":
-        """All have been; those under a pattern are told next."""
-        return replace(self, cursor="" if self.pattern else None)
+    def recounted_up_to(self, task_id: str | None) -> "Limit":
+        return replace(self, parked_after=task_id)
 
     @property
     def is_recounting(self) -> bool:
-        return self.cursor is not None and self.cursor.startswith(PARKED)
+        return self.parked_after is not None
 
-    def defined_as(self, rule: "Limit", now: Millis, before: "Limit | None") -> "Limit":
-        """With other numbers: what is in use stays so. `before`: whose numbers counted so far."""
-        paid_us = self.paid_by(rule, now, before).paid_us
+    def defined_as(self, rule: "Limit") -> "Limit":
+        """With other numbers: what is in use stays so."""
         return replace(
-            rule, held=self.held, paid_us=paid_us, opened=self.opened, cursor=self.cursor
+            self,
+            defined=rule.defined,
+            pattern=rule.pattern,
+            concurrency=rule.concurrency,
+            rate=rule.rate,
+            burst=rule.burst,
+            count_parked=rule.count_parked,
         )
 
     def undefined(self) -> "Limit":
-        return Limit(
-            self.name,
-            pattern=self.pattern,
-            held=self.held,
-            paid_us=self.paid_us,
-            opened=self.opened,
-            cursor=self.cursor,
-        )
-
-    def paid_by(self, rule: "Limit", now: Millis, before: "Limit | None" = None) -> "Limit":
-        """As many begins are paid for as were by the numbers that counted `before`: a change gives
-        no second burst. But nobody waits longer than by the new ones.
-        """
-        pace, was, ahead_us = rule.pace, before and before.pace, self.paid_us - now * 1_000
-        if pace is None or ahead_us <= 0:
-            return replace(self, paid_us=0)
-        if was is not None:
-            ahead_us = -(-ahead_us * pace.share_us // was.share_us)
-        return replace(self, paid_us=now * 1_000 + min(ahead_us, rule.burst * pace.share_us))
+        return self.defined_as(Limit(self.name, pattern=self.pattern))
 
     # --- as a rule -----------------------------------------------------------------------
 
@@ -197,18 +206,21 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
 
     def free_begins(self, used: "Limit", now: Millis) -> int:
         """So many may begin now as far as the rate goes."""
-        pace, now_us = self.pace, now * 1_000
-        if pace is None:
+        rate = self.pace
+        if rate is None:
             return MANY
-        ahead_us = max(used.paid_us, now_us) - now_us
-        return max(0, self.burst - -(-ahead_us // pace.share_us))
+        used = used.reckoned(self, now)
+        ahead_us = max(0, used.paid_us - now * 1_000)
+        return max(0, self.burst - -(-ahead_us // (used.each_us or rate.share_us)))
 
-    def next_begin_at(self, used: "Limit") -> Millis:
+    def next_begin_at(self, used: "Limit", now: Millis) -> Millis:
         """When the rate allows the next one."""
-        pace = self.pace
-        if pace is None:
+        rate = self.pace
+        if rate is None:
             return 0
-        return min(NEVER, -(-(used.paid_us - (self.burst - 1) * pace.share_us) // 1_000))
+        used = used.reckoned(self, now)
+        begin_us = used.paid_us - (self.burst - 1) * (used.each_us or rate.share_us)
+        return min(NEVER, -(-begin_us // 1_000))
 
 
 def limit_names(names: Iterable[str], whose: str) -> Iterator[str]:

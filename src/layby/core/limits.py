@@ -101,47 +101,38 @@ def set_limit(d: Draft, c: SetLimit) -> Reply:
 def define(d: Draft, wanted: Limit) -> Limit:
     """From now on these numbers count: whoever may begin by them is let in."""
     before = d.rule(wanted.name)
-    d.put_limit(d.limit(wanted.name).defined_as(wanted, d.now, before))
+    d.put_limit(d.limit(wanted.name).defined_as(wanted))
     _tell(d, wanted.name, before)
     return d.limit(wanted.name)
 
 
 def undefine(d: Draft, name: str) -> None:
     """The numbers of a pattern count again, if there is one; else whoever waits goes on waiting."""
-    limit, before = d.limit(name), d.rule(name)
-    d.put_limit(limit.undefined())
-    rule = None if limit.pattern else d.rule(name)
-    if rule is not None:
-        d.put_limit(d.limit(name).paid_by(rule, d.now, before=limit))
+    before = d.rule(name)
+    d.put_limit(d.limit(name).undefined())
     _tell(d, name, before)
 
 
 def _tell(d: Draft, name: str, before: Limit | None) -> None:
     """Those under a pattern, and parked bodies, may be many: ticks tell them, a few at a time."""
     limit = d.limit(name)
-    if _counts_parked_otherwise(d, name, before):
-        limit = limit.recounting().due_at(d.now)
-    elif limit.pattern and not limit.is_recounting:
-        limit = limit.told_up_to("")
-    d.put_limit(limit.due_at(d.now) if limit.pattern else limit)
+    if _no_longer_counts_parked(d, name, before):
+        limit = limit.recounted_up_to("").due_at(d.now)
+    if limit.pattern:
+        limit = limit.told_up_to("").due_at(d.now)
+    d.put_limit(limit)
     permits.let_in(d, name)
 
 
-def _counts_parked_otherwise(d: Draft, name: str, before: Limit | None) -> bool:
-    """Or may do so, if no numbers counted before. What belongs to something else never changes."""
-    rule = None if name.startswith(PRIVATE) else d.rule(name)
-    if rule is None:
+def _no_longer_counts_parked(d: Draft, name: str, before: Limit | None) -> bool:
+    """Or may do so, if no numbers counted before. Bodies that were parked before they count have no
+    permits, and get them before they go on, as ever: so nobody is to be looked at for that.
+    """
+    rule = d.rule(name)
+    if rule is None or rule.count_parked:
         return False
-    if before is not None:
-        return before.count_parked != rule.count_parked
-    return rule.pattern or rule.count_parked or d.limit(name).held > 0
-
-
-def _repay(d: Draft, name: str) -> None:
-    """The pattern has other numbers: nobody under it waits longer than by these."""
-    limit, rule = d.limit(name), d.rule(name)
-    if rule is not None and not limit.defined and limit.paid_us > 0:
-        d.put_limit(limit.paid_by(rule, d.now))
+    may_hold = rule.pattern or d.limit(name).held > 0
+    return may_hold if before is None else before.count_parked
 
 
 @declare("layby.limit.delete", sender=Sender.CLIENT, answer=Empty)
@@ -213,7 +204,7 @@ def open_gates(d: Draft, c: OpenGates) -> Reply:
 
 @declare("tick.recount_parked", sender=Sender.INTERNAL, answer=Empty)
 class RecountParked(IdsTick, frozen=True):
-    """A limit counts parked bodies otherwise than before: these are the next after `after`."""
+    """A limit no longer counts parked bodies: these are the next after `after`."""
 
     name: str
     after: str
@@ -229,13 +220,13 @@ def recount_parked(d: Draft, c: RecountParked) -> Reply:
     is about to change was not loaded: it is looked at again.
     """
     limit = d.limit(c.name)
-    if limit.cursor != c.after:
+    if limit.parked_after != c.after:
         return OK
     loaded = [task for task in takewhile(bool, map(d.task, c.ids)) if task is not None]
     if loaded:
-        limit = limit.recounting(loaded[-1].id)
+        limit = limit.recounted_up_to(loaded[-1].id)
     elif not c.ids:
-        limit = limit.recounted()
+        limit = limit.recounted_up_to(None)
     is_contended = len(loaded) < len(c.ids)
     d.put_limit(limit.due_at(later(d.now, permits.CONTENDED_MS) if is_contended else d.now))
     for task in loaded:
@@ -264,7 +255,6 @@ def spread_pattern(d: Draft, c: SpreadPattern) -> Reply:
         return OK
     for name in c.names:
         if is_under(name, c.pattern) and not d.limit(name).pattern:
-            _repay(d, name)
             permits.let_in(d, name)
     if c.names:
         d.put_limit(pattern.told_up_to(c.names[-1]).due_at(d.now))

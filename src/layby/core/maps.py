@@ -16,7 +16,7 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.join_limits import LIMITED, own_limit
-from layby.core.joins import COLLECTS, MAPS, MAX_EARLIER, MAX_ITEMS, item_id
+from layby.core.joins import COLLECTS, MAPS, MAX_EARLIER, MAX_ITEM_CHARS, MAX_ITEMS, item_id
 from layby.core.kinds import Ids, Problems, Sender, declare
 from layby.core.limit import MOST, Limit, limit_names
 from layby.core.limits import define
@@ -90,7 +90,7 @@ class AddItems(FencedCommand, frozen=True):
         yield from validate.identifier(self.task, "Name of the mapped task")
         yield from validate.size(self.param, "param")
         for index, item in zip(self.indexes, self.items, strict=True):
-            yield from validate.size(item, f"item {index}")
+            yield from validate.size(item, f"item {index}", MAX_ITEM_CHARS)
         if self.group is not None:
             yield from validate.group(self.group)
         yield from limit_names(self.limits, "the mapped task") if self.limits else ()

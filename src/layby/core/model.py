@@ -82,6 +82,15 @@ _deadlines = json.Decoder(dict[str, Millis])
 _names = json.Decoder(tuple[str, ...])
 
 
+def lane_name(group: str, name: str) -> str:
+    """Of the lane in which such tasks wait for a permit; no group contains a slash."""
+    return f"{group}/{name}"
+
+
+def task_name_in(lane: str) -> str:
+    return lane.partition("/")[2]
+
+
 @lru_cache(maxsize=4_096)
 def names_in(text: str | None) -> tuple[str, ...]:
     """Names of limits, as a task keeps them."""
@@ -277,6 +286,11 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     @property
     def permit_names(self) -> tuple[str, ...]:
         return names_in(self.permits)
+
+    @property
+    def lane(self) -> str:
+        """Where it waits behind a gate: with those that the same workers may take."""
+        return lane_name(self.group or "", self.name or "")
 
     @property
     def is_let_in(self) -> bool:

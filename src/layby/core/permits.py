@@ -4,10 +4,10 @@ A permit is a mark on the leased task (`Task.permits`) and a count on the limit 
 lasts as long as the task's claim does: whatever ends that frees it in the same step, because every
 write of a task comes by here (`placed`, `moved`).
 
-A task without a permit is behind the gate of one of its limits, in the lane of its own name, and no
-take sees it. Gates are opened for as many as may begin, the oldest first: so takes come across no
-more tasks than there are free permits, however many wait. A take charges all limits of a task, or
-puts it back behind the gate of the one that lacks a permit.
+A task without a permit is behind the gate of one of its limits, in the lane of its own group and
+name, and no take sees it. Gates are opened for as many as may begin, the oldest first: so takes
+come across no more tasks than there are free permits, however many wait. A take charges all limits
+of a task, or puts it back behind the gate of the one that lacks a permit.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from layby.core import waits
 from layby.core.limit import NOBODY
-from layby.core.model import NEVER, Millis, Task, later
+from layby.core.model import NEVER, Millis, Task, later, task_name_in
 
 if TYPE_CHECKING:
     from layby.core.draft import Draft
@@ -66,8 +66,8 @@ def placed(d: "Draft", task: Task) -> Task:
 
 def _kept(d: "Draft", task: Task) -> Iterable[str]:
     """What it holds: all while its body runs, nothing when its claim is over. One that is parked
-    holds those that count it all the same, and what it got back to go on. In line for the rest it
-    is about to run, so it gets no more than is free.
+    keeps those that count it all the same, and what it got back to go on. It gets none while it is
+    parked, even if it counts from now on: more might run then than are allowed.
     """
     if task.holder is None:
         return ()
@@ -75,8 +75,7 @@ def _kept(d: "Draft", task: Task) -> Iterable[str]:
         return task.permit_names
     if task.sub_status != "Deferred":
         return task.limit_names
-    names = task.limit_names if task.gate is None else task.permit_names
-    rules = {name: d.rule(name) for name in names}
+    rules = {name: d.rule(name) for name in task.permit_names}
     return (name for name, rule in rules.items() if rule is not None and rule.count_parked)
 
 
@@ -89,7 +88,7 @@ def moved(d: "Draft", before: Task | None, after: Task) -> None:
         _note_closed(d, name)
     for name, by in _differences(_openings(before), _openings(after)):
         what = (after.gate_at or 0, after.slots) if by > 0 else ()
-        d.put_limit(d.limit(name).opening(after.name or "", by, *what))
+        d.put_limit(d.limit(name).opening(after.lane, by, *what))
         touched |= {name: None} if by < 0 else {}
     if after.gate is not None and (before is None or before.gate != after.gate):
         d.rows.join_lane(after)
@@ -129,18 +128,19 @@ def _differences(before: Iterable[str], after: Iterable[str]) -> Iterator[tuple[
 
 
 def let_in(d: "Draft", name: str) -> None:
-    """Open the gate of a limit for as many as may begin, the oldest of each name first.
+    """Open the gate of a limit for as many as may begin, the oldest of each lane first.
 
     If more may be let in than were loaded, or the rate allows the next one later, a tick does it.
     """
     rule, lanes = d.rule(name), d.rows.lanes.get(name)
+    _reckon(d, name, rule)
     if lanes is None:
         d.put_limit(d.limit(name).due_at(d.now))
         return
     next_at: Millis | None = None
     is_awaited = False
-    for task_name, lane in list(lanes.items()):
-        left = _open_lane(d, name, task_name, lane)
+    for lane_name, lane in list(lanes.items()):
+        left = _open_lane(d, name, lane_name, lane)
         is_awaited = is_awaited or left is None or lane.end is not None
         if left is not None and left > 0 and lane.end is not None:
             next_at = later(d.now, CONTENDED_MS) if lane.is_contended else d.now
@@ -148,8 +148,16 @@ def let_in(d: "Draft", name: str) -> None:
     limit = d.limit(name)
     if next_at is None and is_awaited and rule is not None and rule.free_permits(limit) > 0:
         begins = rule.free_begins(limit, d.now)
-        next_at = rule.next_begin_at(limit) if begins <= 0 else None
+        next_at = rule.next_begin_at(limit, d.now) if begins <= 0 else None
     _write(d, limit, next_at, is_awaited=is_awaited)
+
+
+def _reckon(d: "Draft", name: str, rule: "Limit | None") -> None:
+    """If another rate counts than before, it counts from now on."""
+    limit = d.limit(name)
+    reckoned = limit if rule is None else limit.reckoned(rule, d.now)
+    if reckoned is not limit:
+        d.put_limit(reckoned)
 
 
 def _note_closed(d: "Draft", name: str) -> None:
@@ -158,8 +166,8 @@ def _note_closed(d: "Draft", name: str) -> None:
     """
     opened = d.limit(name).opened
     if opened is not None and _free(d, name) <= 0:
-        found = d.limit(name).opened_by_name.items()
-        d.closed += [task_name for task_name, each in found if each.slots > 1]
+        found = d.limit(name).opened_by_lane.items()
+        d.closed += [task_name_in(lane) for lane, each in found if each.slots > 1]
 
 
 def _free(d: "Draft", gate: str) -> int:
@@ -167,25 +175,25 @@ def _free(d: "Draft", gate: str) -> int:
     return 0 if rule is None else rule.free(d.limit(gate), d.now)
 
 
-def _room(d: "Draft", task_name: str, gate: str) -> int:
-    """How many more of a name may be let in."""
-    return _free(d, gate) - d.limit(gate).opened_by_name.get(task_name, NOBODY).count
+def _room(d: "Draft", lane_name: str, gate: str) -> int:
+    """How many more of a lane may be let in."""
+    return _free(d, gate) - d.limit(gate).opened_by_lane.get(lane_name, NOBODY).count
 
 
-def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | None:
+def _open_lane(d: "Draft", gate: str, lane_name: str, lane: "Lane") -> int | None:
     """Let in as many as there is room for: how much room is left, or None if somebody waits.
 
     One that was turned back, or given back, may be older than those that are let in already: they
     must not begin before it, so it is let in as well.
     """
-    older, last = 0, d.limit(gate).opened_by_name.get(task_name, NOBODY).last
+    older, last = 0, d.limit(gate).opened_by_lane.get(lane_name, NOBODY).last
     for place, task_id in list(lane.known):
         task = d.task(task_id) if d.rows.is_known(task_id) else None
         if task is None or task.gate != gate or task.gate_at != place:
             continue
         goes_on = task.state == "acquired"
         is_older = place < last and older < _free(d, gate)
-        if not goes_on and not is_older and _room(d, task_name, gate) <= 0:
+        if not goes_on and not is_older and _room(d, lane_name, gate) <= 0:
             return None
         other = _lacking_permit(d, task) if goes_on else lacking(d, task)
         if other == gate:
@@ -199,12 +207,12 @@ def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | Non
         else:
             for other_task in _older_elsewhere(d, task):
                 d.put_task(other_task.let_in())
-            if not is_older and _room(d, task_name, gate) <= 0:
+            if not is_older and _room(d, lane_name, gate) <= 0:
                 return None
             older += is_older
             d.put_task(task.let_in())
     may_be_older = lane.end is not None and lane.end[0] < last
-    return max(_room(d, task_name, gate), _free(d, gate) - older if may_be_older else 0)
+    return max(_room(d, lane_name, gate), _free(d, gate) - older if may_be_older else 0)
 
 
 def _older_elsewhere(d: "Draft", task: Task) -> Iterator[Task]:
@@ -235,9 +243,9 @@ def _hidden_elsewhere(d: "Draft", task: Task) -> str | None:
 
 
 def _lanes_elsewhere(d: "Draft", task: Task) -> Iterator[tuple[str, "Lane"]]:
-    """Those of its name behind the gates of its other limits."""
+    """Where it would wait behind the gates of its other limits."""
     for name in task.limit_names if len(task.limit_names) > 1 else ():
-        lane = d.rows.lanes.get(name, {}).get(task.name or "")
+        lane = d.rows.lanes.get(name, {}).get(task.lane)
         if lane is not None and name != task.gate:
             yield name, lane
 

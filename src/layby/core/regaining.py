@@ -5,7 +5,7 @@ once, the body waits for a promise of its own, which is settled in the step that
 holds no slot meanwhile.
 """
 
-from layby.core import birth, permits, validate
+from layby.core import birth, permits, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
@@ -41,6 +41,8 @@ class RegainPermits(FencedCommand, frozen=True):
 @handles_claim(RegainPermits)
 def regain(d: Draft, c: RegainPermits, task: Task, _: Promise) -> Reply:
     if set(task.limit_names) <= set(task.permit_names):
+        if waits.is_parked(task) and not waits.is_for_slot(task):
+            d.put_task(task.regained(waits.to_go_on(d.now)))  # it keeps them, whatever changes
         return ok(RegainData())
     existing = d.promise(c.promise_id)
     if existing is not None:  # a copy of this call was here before

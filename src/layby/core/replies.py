@@ -191,6 +191,15 @@ class ExitData(Struct, frozen=True):
     task: Task
 
 
+class WaitData(Struct, frozen=True):
+    """The wait that somebody means by an id."""
+
+    task: str
+    """The task that waits."""
+    wait: str = ""
+    """What its wait is called; empty if it is in none that has a name."""
+
+
 class PinData(Struct, frozen=True):
     """`code`: what the run is pinned to now."""
 
@@ -325,7 +334,7 @@ def standing_of(
         limit.held,
         holders,
         waiting,
-        rule.next_begin_at(limit) if is_paced else None,
+        rule.next_begin_at(limit, now) if is_paced else None,
     )
 
 

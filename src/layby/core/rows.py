@@ -35,7 +35,7 @@ from layby.core.settings import Calendar, Settings
 from layby.core.waits import exit_ids, told_exit_ids
 
 MOST_LET_IN: Final = 100
-"""Tasks of each name that one batch lets in under a limit; the next tick goes on."""
+"""Tasks of each lane that one batch lets in under a limit; the next tick goes on."""
 
 
 class Rows:
@@ -183,7 +183,7 @@ class Rows:
     def join_lane(self, task: Task) -> None:
         lanes = self.lanes.get(task.gate or "")
         if lanes is not None:
-            lane = lanes.setdefault(task.name or "", Lane())
+            lane = lanes.setdefault(task.lane, Lane())
             lane.add((task.gate_at or 0, task.id))
 
     def is_known(self, promise_id: str) -> bool:
@@ -223,6 +223,17 @@ class Rows:
             elif footprint.may_claim:
                 read.add(found.won)
         return changed - self.whole, read - changed - self.known
+
+    def pids_to_tell(self, footprint: Footprint) -> set[str]:
+        """Who has the bodies of tasks whose waits a person ends, where no holder of theirs says
+        it: they serve calls.
+        """
+        found = {pid for task_id, pid in footprint.leasing if task_id in footprint.exits}
+        for task_id in footprint.exits:
+            task = self.tasks.get(task_id)
+            if task is not None and task.state == "acquired" and task.holder is None:
+                found.add(task.pid or "")
+        return found - {""} - self.holders.keys()
 
     def standing_pairs(self, footprint: Footprint) -> set[tuple[str, str]]:
         """Waits of which a step must see how they stand: those it may add, and those of deferred
@@ -312,7 +323,7 @@ class Rows:
     def _leave_lane(self, before: Task | None, after: Task) -> None:
         if before is None or before.gate is None or before.gate == after.gate:
             return
-        lane = self.lanes.get(before.gate, {}).get(before.name or "")
+        lane = self.lanes.get(before.gate, {}).get(before.lane)
         if lane is not None:
             lane.discard((before.gate_at or 0, before.id))
 

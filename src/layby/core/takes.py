@@ -197,7 +197,7 @@ def _why_gone(d: Draft, pid: str, incarnation: str) -> str:
         return f"is gone: it has left; {again}"
     return (
         f"is gone: nothing was heard from it for the length of its lease, {holder.ttl / 1000:g} s, "
-        f"so its tasks went to others; {again}"
+        f"so its tasks are free for others; {again}"
     )
 
 

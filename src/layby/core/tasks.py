@@ -98,6 +98,7 @@ class CreateTask(Command, frozen=True):
         promise = self.action.data
         into.claims = True
         into.ids.add(promise.id)
+        into.leasing.add((promise.id, self.pid))
         into.branches_of.add(promise.id)
         if branch := promise.tags.get(birth.BRANCH):
             into.branches.add(branch)
@@ -148,6 +149,7 @@ class AcquireTask(FencedCommand, frozen=True):
         into.claims = True
         into.ids.add(self.id)
         into.branches_of.add(self.id)
+        into.leasing.add((self.id, self.pid))
 
     def problems(self) -> Problems:
         yield from super().problems()
@@ -410,7 +412,7 @@ def resume_halted(d: Draft, c: ContinueTask) -> Reply:
         return refuse(409, "Version mismatch")
     waited = task.open_resumption
     if waited is not None:
-        d.put_task(task.suspended(waits.deferred(waited)))
+        d.put_task(task.suspended(waits.deferred(task.id, waited)))
     elif task.is_kept:
         d.put_task(task.pending_kept())
     else:

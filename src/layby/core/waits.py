@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.model import Millis, Promise, Task, TaskState
-from layby.core.resumption import Resumption
+from layby.core.resumption import Resumption, own_id
 
 WaitKind = Literal[
     "condition",  # parked in defer_until
@@ -91,9 +91,13 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     also_awaited: tuple[str, ...] = ()
     """Of a bundle: what else it waits for, the first few."""
     record_id: str | None = None
-    """What its end is stored as, if a person may end or prolong it: a record, or a promise."""
+    """What a person who may end or prolong it calls it: in most cases what its end is stored as. No
+    other wait of the task is ever called so.
+    """
     members: "tuple[WaitingOn, ...]" = ()
     """Of a bundle: the waits in it that have not ended, the first few."""
+    asks_value: bool = False
+    """Of an approval: whether a yes needs a value."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -243,6 +247,19 @@ def backoff_id(task_id: str, version: int) -> str:
     return f"{task_id}.backoff.{version}"
 
 
+def deferral_id(task_id: str, waited: Resumption) -> str:
+    """What this wait of a deferred task is called, whatever its trigger and deadline are by now."""
+    return own_id(task_id, waited.at)
+
+
+def wait_id(task: Task) -> str:
+    """What the wait is called that the task is shown in; empty if nobody can end it by a name."""
+    is_in_one = task.state in ("acquired", "suspended")
+    told = read_waiting_on(task.waiting_on) if is_in_one else None
+    named = "" if told is None else told.record_id or ""
+    return named if _is_record_of(task.id, named) else ""
+
+
 def is_backing_off(task: Task) -> bool:
     return task.state == "suspended" and _begins_as(task, "backoff")
 
@@ -293,9 +310,10 @@ def read_waiting_on(text: str | None) -> WaitingOn | None:
         return None
 
 
-def backing_off(failures: int, retry_at: Millis, now: Millis) -> str:
+def backing_off(failures: int, retry_at: Millis, now: Millis, timer: str | None = None) -> str:
     """What a task that failed and will be tried again waits for."""
-    return WaitingOn("backoff", f"backs off after failure {failures}", now, retry_at).to_text()
+    sentence = f"backs off after failure {failures}"
+    return WaitingOn("backoff", sentence, now, retry_at, record_id=timer).to_text()
 
 
 def halted(by: str, reason: str, now: Millis) -> str | None:
@@ -311,7 +329,7 @@ def halted_sentence(by: str = "", reason: str = "") -> str:
     return f"is halted{who}{why} until somebody continues it"
 
 
-def deferred(waited: Resumption) -> str:
+def deferred(task_id: str, waited: Resumption) -> str:
     """What a deferred task waits for. Who runs its trigger is told of that."""
     awaited = waited.trigger
     if waited.own and waited.kind in ("Delay", "At"):
@@ -320,7 +338,14 @@ def deferred(waited: Resumption) -> str:
         what = f"trigger {waited.kind} fires" if waited.own else f"'{awaited}' settles"
         sentence = f"deferred until {what}"
     sentence = moved_sentence(sentence, waited.by)
-    return WaitingOn("trigger", sentence, waited.since, waited.until, awaited=awaited).to_text()
+    return WaitingOn(
+        "trigger",
+        sentence,
+        waited.since,
+        waited.until,
+        awaited=awaited,
+        record_id=deferral_id(task_id, waited),
+    ).to_text()
 
 
 def running(now: Millis) -> WaitingOn:

@@ -531,6 +531,7 @@ def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
     timer = d.promise(timer_id)
     if timer is not None and timer.is_armed:
         add_wait(d, timer_id, task.id)
-        d.put_task(task.suspended(waits.backing_off(task.failures, timer.timeout_at, d.now)))
+        why = waits.backing_off(task.failures, timer.timeout_at, d.now, timer_id)
+        d.put_task(task.suspended(why))
     else:
         make_ready(d, task)

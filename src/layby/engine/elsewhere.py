@@ -69,13 +69,17 @@ class Vouched:
     def gone(self, there: Sequence[HeldKey], now: Millis) -> list[HeldKey]:
         """Those that were there, and have not been for a while."""
         if now - self._looked_at > 2 * LOOK_MS:
-            self._seen.clear()
+            self.begin_anew()
         self._looked_at = now
         self._seen |= dict.fromkeys(there, now)
         gone = [key for key, at in self._seen.items() if now - at >= GONE_MS]
         for key in gone:
             del self._seen[key]
         return gone
+
+    def begin_anew(self) -> None:
+        """The database is or was away, for others too perhaps."""
+        self._seen.clear()
 
 
 class OtherProcesses:
@@ -121,6 +125,9 @@ class OtherProcesses:
         with self._store.transaction():
             there = self._store.vouched()
         return self._vouched.gone(there, now)
+
+    def begin_anew(self) -> None:
+        self._vouched.begin_anew()
 
 
 def busy_until(now: Millis, times: int) -> Millis:

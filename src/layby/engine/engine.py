@@ -24,7 +24,7 @@ from layby.core import validate
 from layby.core.changes import Changes
 from layby.core.commands import Command, GetPromise, Take, WatchPromise
 from layby.core.kinds import EngineControl, Query, Sender
-from layby.core.model import FAR, Message, Millis
+from layby.core.model import FAR, Message, Millis, later
 from layby.core.queries import OfferMessages, read_promise
 from layby.core.queue import Offer, TaskPlace
 from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
@@ -63,6 +63,7 @@ from layby.errors import (
     StoreBusy,
     StoreError,
     StoreGone,
+    StoreUnavailable,
 )
 from layby.store.announcement import Announcement, announcement_of
 from layby.store.api import Store, StoreConflict, StoreReader
@@ -116,6 +117,8 @@ class Engine:
         """How long the writer planned to rest after it last read the clock."""
         self._heard_since: Millis = 0
         """Leases could not be renewed before this: no lease ends because of a gap in service."""
+        self._is_store_away = False
+        """Nothing could be written when it was last tried, so nobody could renew a lease."""
         self._known_ahead: Millis = 0
         """How far store time is ahead of the wall, once that was logged."""
         self._earliest: Millis = 0
@@ -254,6 +257,8 @@ class Engine:
                 self._tick_if_due()
         except (StoreError, StoreConflict) as failure:  # each second of a full disk: no traceback
             logger.warning("the writer continues after a failure: %s", failure)
+            if isinstance(failure, StoreUnavailable):
+                self._note_away()
             if isinstance(failure, StoreGone):
                 self._give_up_waiting(failure)
             self._pause()
@@ -264,6 +269,12 @@ class Engine:
     def _pause(self) -> None:
         """Something is wrong: do not spin."""
         self._earliest = self._advance() + RETRY_MS
+
+    def _note_away(self) -> None:
+        """Whoever was seen there, or has a lease, gets time to come back when the store does."""
+        self._is_store_away = True
+        self._repair_at = min(self._repair_at, self._last_now + RETRY_MS)  # is it back?
+        self._others.begin_anew()
 
     def _give_up_waiting(self, failure: StoreGone) -> None:
         """What they wait for may never come; whoever wants to wait on asks again."""
@@ -306,12 +317,16 @@ class Engine:
         return seconds
 
     def _look(self) -> Millis:
-        """Now. A writer that is late (stopped, suspended, clock put forward) was out of reach."""
+        """Now. A writer that is late (stopped, suspended, clock put forward) was out of reach.
+
+        So was one whose store is away: as far as this turn knows, it is back now.
+        """
         read, ahead = self.clock.now_and_ahead()
         now = self._last_now = max(read, self._last_now)
         late = now - self._looked_at - self._planned_rest_ms
-        if late > GAP_MS:
+        if late > GAP_MS or self._is_store_away:
             self._heard_since = now
+        if late > GAP_MS:
             told = "no lease ends before its holder has had a chance to renew it"
             logger.info("the writer woke up %.1f s late: %s", late / 1000, told)
         self._looked_at, self._planned_rest_ms = now, 0
@@ -379,14 +394,18 @@ class Engine:
             if portion.begun:
                 self._serve(portion.begun)
             if beside is not None:
-                self._reads.put(beside, portion.last_chars)
+                is_of_a_peer = beside.allowance is not None  # else its answer leaves at once
+                self._reads.put(beside, portion.last_chars if is_of_a_peer else 0)
         self._served += len(batch)
         for query in queries:
             self._ask(query)
 
     def _put_off(self, items: Sequence[Item]) -> None:
-        """Takes among them do not look: others are woken for what they were woken for."""
         answer([(item, NOT_BEGUN) for item in items])
+        self._pass_calls_on(items)
+
+    def _pass_calls_on(self, items: Sequence[Item]) -> None:
+        """Takes among them did not look: others are woken for what they were woken for."""
         self._again.extend(self._takes.woken_by(Changes(), items))
 
     def _read_beside(self, portion: Portion) -> Item | None:
@@ -477,12 +496,13 @@ class Engine:
             self._serve([item])
 
     def _answer_failure(self, batch: Sequence[Item], failure: Exception) -> None:
-        """A take that already waits goes on waiting while the store is away."""
+        """A take that already waits goes on waiting while the store is away, and looks again."""
         is_away = isinstance(failure, StoreAway | Contended)
         waiting = [item for item in batch if is_away and item.until is not None]
         for item in waiting:
-            replaced = self._takes.add(item, self._last_now)
+            replaced = self._takes.add(item, self._last_now, later(self._last_now, RETRY_MS))
             answer([(older, ok(TakeData())) for older in replaced])
+        self._pass_calls_on(batch)
         answer([(x, _answer_to(x.request, failure)) for x in batch if x not in waiting])
 
     def _commit(self, commands: Sequence[Asked]) -> Applied:
@@ -500,7 +520,12 @@ class Engine:
         return applied
 
     def _replayed(self, once: Callable[[Needed], Applied]) -> Applied:
-        applied, replays = replayed(once, self._pausing.wait)
+        try:
+            applied, replays = replayed(once, self._pausing.wait)
+        except StoreUnavailable:
+            self._note_away()
+            raise
+        self._is_store_away = False
         self.replays += replays
         self._last_now = max(self._last_now, applied.now)
         return applied
@@ -629,6 +654,7 @@ class Engine:
         self._again.extend(self._takes.all())
         with self._store.transaction():
             self._earliest = self._next_deadline(self._last_now, self.clock.wall())
+        self._is_store_away = False
         if is_shared:
             answer(self._others.settled(self._others.next_watched()))
             with delivering():

@@ -2,7 +2,8 @@
 
 To load one takes the interpreter for milliseconds, in which nobody else is served. Answers leave a
 server at a limited rate (`server/answers_under_way`), so to load them faster gains nothing; and
-who hangs up before its turn costs nothing at all.
+who hangs up before its turn costs nothing at all. What a process asks of its own engine is not
+counted here: its answer does not leave.
 """
 
 from typing import Final

@@ -140,7 +140,7 @@ class BlockingRunner:
     def wake(
         self,
         run_id: str,
-        task: str,
+        task: str | None = None,
         value: Any = None,
         *,
         error: str | BaseException | None = None,
@@ -155,7 +155,7 @@ class BlockingRunner:
     def extend(
         self,
         run_id: str,
-        task: str,
+        task: str | None,
         timeout: Duration | None,
         *,
         by: str = "",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from msgspec.structs import replace
 
 from layby.client.paging import pages
+from layby.client.patience import PAUSES
 from layby.core.commands import GetPromise, WatchPromise, WatchRun
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import ExplainPromise, GetRun
@@ -16,12 +17,20 @@ from layby.core.replies import (
     Explanation,
     PromiseData,
     PromisePage,
+    Reply,
     RowPage,
     RunData,
     RunWatchData,
 )
 from layby.core.waits import waiting_of
-from layby.errors import LaybyError, NotFound, ResultExpired, error_for
+from layby.errors import (
+    LaybyError,
+    NotFound,
+    ResultExpired,
+    StoreGone,
+    StoreUnavailable,
+    error_for,
+)
 from layby.runner.settling import Settlement
 from layby.wire.durations import limit_of, millis_of
 from layby.worker.handle import maybe_handle
@@ -273,12 +282,24 @@ class Run:
         return lives if life is None else check_life(self.id, life, lives)
 
     async def _watch(self, command: WatchPromise, kind: type[Answer]) -> Answer:
-        reply = await self._runner.send(command)
+        reply = await self._watched_patiently(command)
         if isinstance(reply.data, kind):
             self._unexpired(reply.data.promise)
             return reply.data
         why = UNKNOWN if reply.status == 404 else f" cannot be watched: {reply.data}"
         raise error_for(reply.status, f"run '{self.id}'{why}")
+
+    async def _watched_patiently(self, command: WatchPromise) -> Reply:
+        """Runs go on, and the store is expected back, for as long as the caller waits."""
+        failures = 0
+        while True:
+            try:
+                return await self._runner.send(command)
+            except StoreGone:
+                raise
+            except StoreUnavailable:  # the client has logged it
+                failures += 1
+            await asyncio.sleep(PAUSES.after(failures))
 
     async def _runnable(
         self, rows: Sequence[tuple[Promise, Task | None]]

@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from types import TracebackType
@@ -16,48 +16,31 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
-from layby.client.many_requests import send_all
 from layby.client.open_approvals import OpenApproval, answer, open_approvals
 from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
 from layby.clock import virtual_clock
 from layby.core.address import OWN_GROUP
 from layby.core.commands import (
-    CancelPromise,
     Command,
     ContinueBlocked,
     ContinueTask,
     ExtendWait,
-    GetPromise,
     HaltTask,
     ResolvePromise,
-    StartRun,
     Value,
     WakeTask,
-    WatchRun,
 )
-from layby.core.model import Millis, Overlap, Promise, PromiseState
+from layby.core.model import Millis, Overlap, PromiseState
 from layby.core.queries import GetRun, ListRuns, Query, SearchSchedules
-from layby.core.replies import (
-    LimitStanding,
-    PromiseData,
-    Reply,
-    RowPage,
-    RunData,
-    RunWatchData,
-    SettlementData,
-)
-from layby.core.resumption import TRIGGER_GROUP
-from layby.core.settings import RetentionPolicy, Settings
+from layby.core.replies import LimitStanding, Reply, RowPage, SettlementData
+from layby.core.settings import Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of, shown
 from layby.engine.switch_interval import SWITCH_INTERVAL_S
 from layby.errors import (
-    Conflict,
-    ContextError,
     EngineStopped,
     LaybyError,
-    NotFound,
     RunnerClosed,
     TriggerError,
     UsageError,
@@ -65,22 +48,19 @@ from layby.errors import (
     error_for,
 )
 from layby.runner import schedule as scheduling
+from layby.runner import steering_calls as steering
 from layby.runner.child_runs import ChildRuns
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
-from layby.runner.limit_calls import (
-    UndefinedLimits,
-    delete_limit,
-    list_limits,
-    set_limit,
-    wanted_limit,
-)
+from layby.runner.limit_calls import delete_limit, list_limits, set_limit, wanted_limit
 from layby.runner.private_socket import open_or_join
-from layby.runner.retention import Retention, policy_of
-from layby.runner.run import UNKNOWN, Run, deadline_ms
+from layby.runner.retention import Retention
+from layby.runner.run import Run
+from layby.runner.runner_options import check_durability, check_group, check_retention
 from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.runner.shared_database import SharedDatabaseLink
+from layby.runner.starting import RunStarts, root_of
 from layby.store.postgres_address import is_postgres
 from layby.store.sqlite import Durability
 from layby.trigger_manager.trigger_access import TriggerAccess
@@ -93,12 +73,11 @@ from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
-from layby.workflow.names import check_name, check_run_id, check_text, close_match
+from layby.workflow.names import check_run_id, check_text
 from layby.workflow.outcome import ROOT_STATES, RunFilter
-from layby.workflow.reasons import not_halted
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
-from layby.workflow.turn_checks import check_fits, check_priority
+from layby.workflow.turn_checks import check_fits
 from layby.workflow.workflow import AnyTask, Workflow
 
 if TYPE_CHECKING:
@@ -106,8 +85,6 @@ if TYPE_CHECKING:
     from layby.runner.trigger_host import TriggerHost
 
 logger = logging.getLogger(__name__)
-
-"""The writer's thread must get the interpreter soon, however busy user code is."""
 
 Page = TypeVar("Page")
 C = TypeVar("C")
@@ -182,10 +159,10 @@ class Runner:
     ) -> None:
         self._address = check_address(address)
         self._shown = shown(address)
-        self._durability: Durability = _check_durability(durability)
+        self._durability: Durability = check_durability(durability)
         self._settings = Settings(
             max_crashes=whole_number(max_crashes, "max_crashes", 1),
-            retention=_check_retention(retention, self._address),
+            retention=check_retention(retention, self._address),
         )
         self._switch_interval = switch_interval
         self._token = token
@@ -200,10 +177,9 @@ class Runner:
         if grace is None:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
         self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
-        self._undefined_limits = UndefinedLimits()
         self._config = WorkerConfig(
             slots=whole_number(slots, "slots", 0),
-            group=_check_group(group),
+            group=check_group(group),
             max_parked=whole_number(max_parked, "max_parked", 1),
             max_threads=whole_number(max_threads, "max_threads", 1),
             processes=max(1, min(slots, os.cpu_count() or 1)),
@@ -237,6 +213,7 @@ class Runner:
         except BaseException:
             await self._link.close()
             raise
+        self._starts = RunStarts(self, self._worker, self._config.group)
         self._state = "open"
         return self
 
@@ -374,38 +351,7 @@ class Runner:
         its own is added.
         """
         known = await self._found(flow)
-        start_id = "" if run_id is None else new_request_id()
-        run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
-        timeout = deadline_ms(deadline)
-        check_priority(priority, "priority")
-        try:
-            command = plan.plan(
-                known,
-                run_id,
-                context,
-                self._config.group,
-                timeout,
-                start_id=start_id,
-                priority=priority,
-            )
-        except ContextError:
-            if context is None and start_id and await self._exists(run_id, known.name):
-                return Run(self, run_id)  # which has a context
-            raise
-        started = await self._started(command, run_id)
-        if started.created:
-            await self.directory.warn_if_nobody_works(known.name)
-            await self._undefined_limits.warn(self.client, command)
-            return Run(self, run_id, is_new=True)
-        if started.promise.is_expired:  # it has ended, and what it began with is gone
-            return Run(self, run_id)
-        found = plan.read_root_param(started.promise.param)
-        self._check_flow(found.flow, known.name, run_id)
-        if found.start_id == start_id:  # an earlier copy of this call, whose answer was lost
-            return Run(self, run_id, is_new=True)
-        if context is not None:
-            _compare_contexts(run_id, started.promise.param, command.param)
-        return Run(self, run_id)
+        return await self._starts.start(known, context, run_id, deadline, priority)
 
     async def execute(
         self,
@@ -468,8 +414,7 @@ class Runner:
 
     async def get(self, run_id: str) -> Run:
         """The run with this id, which must exist."""
-        root = GetPromise(id=plan.root_id(check_run_id(run_id)))
-        await self._promise(root, f"run '{run_id}'")
+        await root_of(self, check_run_id(run_id))
         return Run(self, run_id)
 
     async def list(
@@ -490,26 +435,13 @@ class Runner:
 
         The answer is true if this call did it; what has settled before stays as it is.
         """
-        cancel = CancelPromise(
-            id=await self._promise_id(run_id, task),
-            by=by,
-            reason=reason,
-            settlement_id=new_request_id(),
-        )
-        reply = await self.send(cancel)
-        if reply.status == 404:
-            raise await self._unknown(run_id, task)
-        if not reply.is_ok:
-            what = f"run '{run_id}'" if task is None else f"task '{task}' of run '{run_id}'"
-            raise error_for(reply.status, f"{what}: {reply.data}")
-        assert isinstance(reply.data, SettlementData)
-        return settlement_of(reply.data)
+        return await steering.cancel(self, run_id, task, by=by, reason=reason)
 
     async def halt(
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
     ) -> None:
         """Stop a task (or every unsettled task of a run) until somebody continues it."""
-        await self._steer(run_id, task, partial(HaltTask, by=by, reason=reason))
+        await steering.steer(self, run_id, task, partial(HaltTask, by=by, reason=reason))
 
     async def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
         """Continue a halted task (or every halted task of a run); Conflict if it is only blocked.
@@ -517,12 +449,12 @@ class Runner:
         With `code`, instead, tasks that are blocked because the code did not fit are offered to
         all workers again, and a pinned run is no longer pinned.
         """
-        await self._steer(run_id, task, ContinueBlocked if code else ContinueTask)
+        await steering.steer(self, run_id, task, ContinueBlocked if code else ContinueTask)
 
     async def wake(
         self,
         run_id: str,
-        task: str,
+        task: str | None = None,
         value: Any = None,
         *,
         error: str | BaseException | None = None,
@@ -533,25 +465,28 @@ class Runner:
         """End the wait of a task now: as if its trigger had fired with this value, its sleep were
         over, or its condition met. One that backs off after a failure is tried again.
 
-        `wait`: which, if it waits for several at once: the `record_id` of one of the `members` of
-        what it is `waiting_on`.
+        Without `task`, the only one of the run that waits. `wait`: which wait, by the `record_id`
+        of what it is `waiting_on`, or of one of its `members`; Conflict if that is over.
 
         With `error` the wait fails: `TriggerError`, `PromiseRejected` or `ConditionError`. A
         promise that others may wait for as well is not settled by this. Conflict if the task does
         not wait, goes on already, or waits for something that has to be settled.
         """
+        if error is not None and value is not None:
+            raise UsageError("wake: give a value or an error, not both")
         if error is None:
-            state, given = "resolved", json_values.to_value(value, f"the payload for '{task}'")
+            what = f"the payload for '{task or run_id}'"
+            state, given = "resolved", json_values.to_value(value, what)
         else:
             raised = error if isinstance(error, BaseException) else TriggerError(error)
             state, given = "rejected", json_values.error_value(raised)
-        exit_ = partial(WakeTask, state=state, value=given, by=by, reason=reason, wait=wait)
-        await self._end_wait(run_id, task, exit_)
+        exit_ = partial(WakeTask, state=state, value=given, by=by, reason=reason)
+        await steering.end_wait(self, run_id, task, wait, exit_)
 
     async def extend(
         self,
         run_id: str,
-        task: str,
+        task: str | None,
         timeout: Duration | None,  # noqa: ASYNC109 - how long the task may wait
         *,
         by: str = "",
@@ -559,13 +494,12 @@ class Runner:
         wait: str = "",
     ) -> None:
         """Move the deadline of a task's wait, or the end of its sleep: so long from now; None:
-        never. `wait`: which, as for `wake`.
+        never. `task` and `wait`: which, as for `wake`.
         """
         given = "timeout of extend()"
         length = None if timeout is None else millis_of(seconds_of(timeout, given))
-        await self._end_wait(
-            run_id, task, partial(ExtendWait, timeout=length, by=by, reason=reason, wait=wait)
-        )
+        exit_ = partial(ExtendWait, timeout=length, by=by, reason=reason)
+        await steering.end_wait(self, run_id, task, wait, exit_)
 
     async def schedule(
         self,
@@ -741,87 +675,6 @@ class Runner:
 
     # --- internals -----------------------------------------------------------------------
 
-    async def _started(self, command: StartRun, run_id: str) -> RunData:
-        worker = self._worker
-        reply = await (self.send(command) if worker is None else worker.start_run(command))
-        if not isinstance(reply.data, RunData):
-            raise error_for(reply.status, f"run '{run_id}' cannot be started: {reply.data}")
-        return reply.data
-
-    async def _exists(self, run_id: str, flow_name: str) -> bool:
-        """Whether there is such a run; raises if it belongs to another workflow."""
-        data = (await self.send(GetPromise(id=plan.root_id(run_id)))).data
-        if not isinstance(data, PromiseData):
-            return False
-        if data.promise.is_expired:
-            return True
-        self._check_flow(plan.read_root_param(data.promise.param).flow, flow_name, run_id)
-        return True
-
-    @staticmethod
-    def _check_flow(stored: str, flow_name: str, run_id: str) -> None:
-        """The same id is the same run, so it must belong to the same workflow."""
-        if stored != flow_name:
-            raise Conflict(
-                f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
-                f"'{flow_name}': use another run id; runner.get({run_id!r}) or "
-                f"`layby tree {run_id}` shows the existing run"
-            )
-
-    async def _promise_id(self, run_id: str, task: str | None) -> str:
-        """The root of the run's latest life, or a task as it is in that life."""
-        if task is not None:
-            check_text(task, "task")
-        ask = WatchRun(id=plan.root_id(check_run_id(run_id)), hold=False)
-        data = (await self.send(ask)).data
-        life = data.lives if isinstance(data, RunWatchData) else 1
-        if task is None:
-            return plan.root_id(run_id, life)
-        if life > 1:  # only then may the task be one of an earlier life
-            root = await self._promise(GetPromise(id=plan.root_id(run_id, life)), f"run '{run_id}'")
-            life = plan.read_root_param(root.param).life_of(task)
-        return plan.node_id(run_id, task, life)
-
-    async def _steer(
-        self,
-        run_id: str,
-        task: str | None,
-        kind: Callable[..., HaltTask | ContinueTask | ContinueBlocked],
-    ) -> None:
-        """For a run, every task at once; for a single task, a refusal is raised."""
-        if task is None:
-            run = await self.get(run_id)
-            ids = await run.unsettled()
-            replies = await send_all(self.send, [kind(id=each) for each in ids])
-            if kind is ContinueTask and not any(reply.is_ok for reply in replies):
-                await self._refuse_blocked(run_id, run.promise_id, f"run '{run_id}'")
-            return
-        promise_id = await self._promise_id(run_id, task)
-        reply = await self.send(kind(id=promise_id))
-        if reply.status == 404:
-            raise await self._unknown(run_id, task)
-        if kind is ContinueTask and reply.status == 409:
-            await self._refuse_blocked(run_id, promise_id, f"task '{task}' of run '{run_id}'")
-        if not reply.is_ok:
-            raise error_for(reply.status, f"task '{task}' of run '{run_id}': {reply.data}")
-
-    async def _end_wait(
-        self, run_id: str, task: str, exit_: Callable[..., WakeTask | ExtendWait]
-    ) -> None:
-        promise_id = await self._promise_id(run_id, task)
-        reply = await self.send(exit_(id=promise_id, exit_id=new_request_id()))
-        if reply.status == 404:
-            raise await self._unknown(run_id, task)
-        if not reply.is_ok:
-            raise error_for(reply.status, f"task '{task}' of run '{run_id}': {reply.data}")
-
-    async def _refuse_blocked(self, run_id: str, promise_id: str, what: str) -> None:
-        """Nothing was halted; whoever continues a blocked task probably meant something else."""
-        found = pages(partial(self.page, kind=RowPage), GetRun(id=plan.root_id(run_id)))
-        rows = [row async for page in found for row in page.rows]
-        if why := not_halted(what, promise_id, rows, "continue_(code=True)"):
-            raise Conflict(why)
-
     async def _listed(
         self, state: PromiseState | None, flow: str | None, limit: int
     ) -> "builtins.list[str]":
@@ -833,13 +686,6 @@ class Runner:
             if len(found) >= limit:
                 break
         return found
-
-    async def _promise(self, command: Command, what: str) -> Promise:
-        reply = await self.send(command)
-        if isinstance(reply.data, PromiseData):
-            return reply.data.promise
-        why = UNKNOWN if reply.status == 404 else f": {reply.data}"
-        raise error_for(reply.status, f"{what}{why}")
 
     async def _settle(self, promise_id: str, value: Value, state: PromiseState) -> Settlement:
         """`Runner.send` repeats nothing: a copy that the link sends again has the same id."""
@@ -854,13 +700,6 @@ class Runner:
             text = f"promise '{promise_id}': {reply.data}"
             raise error_for(reply.status, text, remedy=_remedy(reply))
         return settlement_of(reply.data)
-
-    async def _unknown(self, run_id: str, task: str | None) -> NotFound:
-        """Says whether the run or the task does not exist, and what does."""
-        run = await self.get(run_id)
-        tasks = (await run.status()).tasks
-        hint = close_match(task or "", tuple(tasks)) or f"; it has {', '.join(tasks)}"
-        return NotFound(f"run '{run_id}' has no task '{task}'{hint}")
 
     def _check_open(self) -> None:
         if self._state == "closed":
@@ -897,18 +736,6 @@ def check_can_serve(definition: AnyTask, group: str) -> AnyTask:
     return definition
 
 
-def _compare_contexts(run_id: str, stored: str, given: Value) -> None:
-    """Values may be confidential, so only keys are named."""
-    if keys := plan.differing_keys(stored, json_values.text_of(given)):
-        shown = ", ".join(map(repr, keys[:5])) + (", ..." if len(keys) > 5 else "")
-        logger.warning(
-            "run '%s' already exists and keeps its first context: the one given now differs in %s; "
-            "use another run id for a new run, or pass no context to get the existing one",
-            run_id,
-            shown,
-        )
-
-
 def _words_for(query: Query) -> str:
     if isinstance(query, GetRun):
         return f"run '{plan.run_id_of(query.id)}'"
@@ -924,35 +751,6 @@ def _states(state: RunFilter) -> tuple[PromiseState, ...]:
         names = ", ".join(get_args(RunFilter))
         raise UsageError(f"runs cannot be listed by state {state!r}; it is one of {names}")
     return ROOT_STATES[state]
-
-
-def _check_retention(retention: object, address: str) -> RetentionPolicy | None:
-    if retention is None:
-        return None
-    if not isinstance(retention, Retention):
-        raise UsageError(
-            "retention must be a Retention, such as Retention(completed=7 * 86400), "
-            f"got {retention!r}"
-        )
-    if is_url(address):
-        raise UsageError(
-            f"Runner({address!r}): a server has its own retention: set retention.completed, "
-            "retention.failed and retention.ids there"
-        )
-    return policy_of(retention)
-
-
-def _check_group(group: str) -> str:
-    if group == TRIGGER_GROUP:
-        raise UsageError(f"'{group}' is the group of trigger managers: give your workers another")
-    return check_name(group, "group")
-
-
-def _check_durability(durability: Durability) -> Durability:
-    if durability not in get_args(Durability):
-        names = ", ".join(map(repr, get_args(Durability)))
-        raise UsageError(f"durability must be one of {names}, got {durability!r}")
-    return durability
 
 
 def _to_millis(

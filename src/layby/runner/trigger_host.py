@@ -152,7 +152,7 @@ class TriggerHost:
         finally:
             self._starting = None
 
-    # --- one that blocks the loop --------------------------------------------------------
+    # --- one that blocks or ends the loop --------------------------------------------------------
 
     async def _watch(self) -> None:
         while True:
@@ -166,7 +166,7 @@ class TriggerHost:
 
     async def _look(self) -> None:
         thread = self._thread
-        if thread is not None and thread.silent_for() > BLOCKED_S:
+        if thread is not None and (thread.has_ended or thread.silent_for() > BLOCKED_S):
             await self._replace(thread)
 
     async def _replace(self, thread: TriggerThread) -> None:

@@ -94,6 +94,10 @@ class TriggerThread:
             async with asyncio.timeout(STOP_S):
                 await self._ended.wait()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
     def silent_for(self) -> float:
         """Seconds that its loop has not turned for; asks it for a sign of life."""
         asked_at = self._asked_at
@@ -105,7 +109,7 @@ class TriggerThread:
     def blocked_by(self) -> list[BlockingTrigger]:
         """Those whose code runs in the loop now: one, or all that share a poll, if it is theirs."""
         manager, loop, ident = self.manager, self._loop, self._thread.ident
-        if manager is None or loop is None or ident is None:
+        if manager is None or loop is None or ident is None or self.has_ended:
             return []
         innermost = innermost_frame(ident)
         frames = list(frames_from(innermost))
@@ -149,8 +153,10 @@ class TriggerThread:
             with asyncio.Runner() as runner:
                 loop = runner.get_loop()
                 main = loop.create_task(self._main())
+                main.add_done_callback(lambda _: loop.stop())
                 while not main.done():
                     self._turn(loop, main)
+                main.result()
         except (SystemExit, KeyboardInterrupt) as error:
             logger.warning("a trigger raised %s while its thread ended", error_text(error))
         finally:
@@ -160,10 +166,12 @@ class TriggerThread:
         """Until main has ended, or code beside a body or a poll wants to end everything.
 
         Asyncio has given that to whoever awaits the code, as it does with any error, and has lost
-        nothing else: the loop goes on where it was.
+        nothing else: the loop goes on where it was. It does, too, when a trigger has stopped it.
         """
         try:
-            loop.run_until_complete(main)
+            loop.run_forever()
+            if not main.done():
+                logger.error("a trigger has stopped the event loop of triggers: it goes on")
         except (SystemExit, KeyboardInterrupt) as error:
             logger.error(  # noqa: TRY400 - it says where
                 "%s raised %s in a Task or callback of its own: that has ended, and triggers go on",
@@ -184,7 +192,14 @@ class TriggerThread:
             self._tell(self._fail, error)
             return
         self._tell(self._succeed, opened.manager)
-        await self._ends.wait()
+        try:
+            await self._ends.wait()
+        except asyncio.CancelledError:  # nobody else does that to main
+            logger.error(  # noqa: TRY400 - where it was cancelled says nothing
+                "a trigger has cancelled all Tasks of the event loop of triggers: they begin again "
+                "in a new one, and those that were new apart from others"
+            )
+            self._is_abandoned = True
         await (opened.abandon() if self._is_abandoned else opened.close())
 
     def _succeed(self, manager: TriggerManager) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from layby.server.rate_limited_log import RateLimitedLog
-from layby.server.turns import PAUSE_S, Turns
+from layby.server.turns import PacedTurns
 from layby.wire.large_texts import Encoded, exact_size_of, pieces_of, size_of
 
 logger = logging.getLogger(__name__)
@@ -44,11 +44,11 @@ class Parts(Protocol):
 class AnswersUnderWay:
     """Use it in one event loop."""
 
-    def __init__(self, room: int = ROOM) -> None:
+    def __init__(self, loop_turns: PacedTurns | None = None, room: int = ROOM) -> None:
         self._room = room
         self._held: OrderedDict[asyncio.Transport, int] = OrderedDict()
         """By when something of it was taken last."""
-        self._pieces = Turns(1)
+        self._loop_turns = loop_turns or PacedTurns()
         self._log = RateLimitedLog("readers are disconnected", logger)
 
     async def send(
@@ -82,10 +82,9 @@ class AnswersUnderWay:
             pieces = pieces_of(body, PIECE_BYTES)
             piece = next(pieces, None)
             while piece is not None:
-                following = next(pieces, None)
+                async with self._loop_turns.turn(transport):
+                    following = next(pieces, None)
                 has_more = more or following is not None
-                async with self._pieces.turn(transport):
-                    await asyncio.sleep(PAUSE_S)
                 await send({"type": "http.response.body", "body": piece, "more_body": has_more})
                 self._note_progress(transport)
                 if transport.is_closing():

@@ -74,7 +74,7 @@ class Application:
         self._gate = gate
         self._settings = settings
         self._body_reader = BodyReader(settings.max_body, setting="http.max_body")
-        self._answers = AnswersUnderWay()
+        self._answers = AnswersUnderWay(handler.loop_turns)
         self._room = StreamRoom()
         self._metrics = metrics
         self._hooks = hooks

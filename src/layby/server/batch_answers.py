@@ -9,7 +9,7 @@ reads beyond `READ_BYTES` of answers get ASK_ALONE instead.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -31,6 +31,8 @@ LOADED_CHARS: Final = 2**20
 """A slice ends after the request that brings what was loaded for it above this."""
 UNTURNED_CHARS: Final = 2**17
 """What is loaded without a turn, for one request or a small batch: this much, or nothing."""
+ENCODED_AT_ONCE: Final = 8
+"""Answers to a slice, before others have the loop."""
 HURRIED_BYTES: Final = 2**16
 """A larger request is not even decoded at once."""
 HESITATION_S: Final = 0.002
@@ -53,6 +55,8 @@ class Serving(NamedTuple):
     encode: Callable[[Request, Reply], Encoded]
     slice_size: Callable[[], int]
     """How many requests the next slice may have, now that its turn has come."""
+    small: Callable[[], AbstractContextManager[None]] = nullcontext
+    """For how long something small is under way."""
 
 
 class BatchAnswers:
@@ -67,7 +71,7 @@ class BatchAnswers:
         is_gone: Callable[[], bool],
     ) -> None:
         """`turn` is the caller's, `is_gone` whether the peer has hung up."""
-        self._rest = deque(bytes(each) for each in requests)
+        self._rest = deque(requests)  # not copied: a thousand small copies take their time
         self._service = service
         self._turn = turn
         self._is_gone = is_gone
@@ -92,7 +96,8 @@ class BatchAnswers:
     async def _without_turn(self) -> list[Encoded]:
         """As far as the answers are small too."""
         self._is_small = False
-        return await self._answer_slice(SLICE, Allowance(UNTURNED_CHARS, strict=True))
+        with self._service.small():
+            return await self._answer_slice(SLICE, Allowance(UNTURNED_CHARS, strict=True))
 
     async def _in_turn(self) -> list[Encoded] | None:
         await self._hesitate()
@@ -116,7 +121,7 @@ class BatchAnswers:
         return answers
 
     async def _answer_slice(self, size: int, allowance: Allowance) -> list[Encoded]:
-        requests = [decode(each) for each in self._next_slice(size)]
+        requests = [decode(bytes(each)) for each in self._next_slice(size)]
         asked = [self._served(each, allowance) for each in requests]
         answers: list[Encoded] = []
         for request, each in zip(requests, asked, strict=True):
@@ -124,14 +129,16 @@ class BatchAnswers:
             if reply is NOT_BEGUN:
                 break
             answers.append(self._service.encode(request, reply))
+            if len(answers) % ENCODED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         for _ in answers:
             self._rest.popleft()
         self._answered_bytes += sum(map(size_of, answers))
         return answers
 
-    def _next_slice(self, size: int) -> list[bytes]:
+    def _next_slice(self, size: int) -> list[Raw]:
         """At least one."""
-        found: list[bytes] = []
+        found: list[Raw] = []
         room = SLICE_BYTES
         for each in islice(self._rest, size):
             if found and len(each) > room:

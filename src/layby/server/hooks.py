@@ -71,6 +71,8 @@ ENDED: Final = LinkRefusal(
     410, "Too late", "Nobody needs an answer any more: the task that waited for it has ended."
 )
 AWAY: Final = LinkRefusal(503, "Not now", "This cannot be answered now: try again in a moment.")
+ANSWER_FIELDS: Final = ("approved", "value", "by", "reason")
+"""Of an answer as JSON. Another one is not dropped: it may say on which condition it is a yes."""
 CANCELLED: Final = "Nobody needs an answer any more: it was cancelled or withdrawn."
 TIME_IS_OVER: Final = "The time to answer is over."
 
@@ -224,6 +226,12 @@ def _decision(question: Question, given: Any, *, is_form: bool) -> tuple[bool, A
     approved = fields.get("approved")
     if not isinstance(approved, bool):
         raise UsageError("approved must be true or false")
+    for name in fields:
+        if name not in ANSWER_FIELDS:
+            raise UsageError(f"{name[:100]!r} is not known: give {', '.join(ANSWER_FIELDS)}")
+    for name in ("by", "reason"):
+        if not isinstance(fields.get(name), str | None):
+            raise UsageError(f"{name} must be text")
     return approved, fields.get("value") if approved else None, by, reason
 
 

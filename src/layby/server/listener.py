@@ -42,6 +42,8 @@ USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to acknowledge data."""
 UNSENT_BYTES: Final = 262_144
 """How much the kernel may keep for one reader: it would keep megabytes, and tell us nothing."""
+TURNS_TO_CONNECT: Final = 3
+"""Of the event loop: from a connection that it has accepted to one that we know of."""
 RESERVED_FILES: Final = 100
 """For the store, pushes, logs, and connections that are refused with 503."""
 _UPGRADE_HEADERS: Final = (b"connection", b"upgrade", b"http2-settings")
@@ -94,8 +96,7 @@ class HttpListener:
 
     async def close(self, grace: float) -> None:
         """Accept nothing more; requests under way get `grace` seconds to be answered."""
-        for server in self._servers:
-            server.close()
+        await self._stop_accepting()
         for connection in list(self._state.connections):
             connection.shutdown()
         if tasks := list(self._state.tasks):
@@ -104,6 +105,19 @@ class HttpListener:
             task.cancel()
         for connection in list(self._state.connections):
             connection.transport.close()
+
+    async def _stop_accepting(self) -> None:
+        """Not before those have a transport that were accepted just now: asyncio would lose them
+        with their sockets open, and their peers would wait.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            for listening in (each for server in self._servers for each in server.sockets):
+                loop.remove_reader(listening.fileno())
+            for _ in range(TURNS_TO_CONNECT):
+                await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
 
     def _protocol(self) -> "BoundedProtocol":
         return BoundedProtocol(self._config, self._state, self._limits)

@@ -18,7 +18,7 @@ from layby.server.server_config import LogConfig, LogFormat
 requests: Final = logging.getLogger("layby.requests")
 """Every request, at level debug."""
 
-_CHATTY: Final = ("uvicorn", "asyncio", "aiohttp", "concurrent")
+_CHATTY: Final = ("uvicorn", "asyncio", "aiohttp", "concurrent", "watchfiles")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _SECRET_NAMES: Final = re.compile(
     r"(?i)(^|_)(auth|authorization|token|secret|password|cookie|api_?key)s?(_|$)"

@@ -26,7 +26,7 @@ from layby.server.batch_answers import (
 )
 from layby.server.rate_limited_log import RateLimitedLog
 from layby.server.slice_sizes import SliceSizes
-from layby.server.turns import PAUSE_S, Turns
+from layby.server.turns import PAUSE_S, PacedTurns, Turns
 from layby.wire.decode import KINDS, Batch, Request, decode
 from layby.wire.encode import encode_in_pieces
 from layby.wire.large_texts import Encoded
@@ -86,7 +86,8 @@ class RequestHandler:
         self._links = links
         self._debug = debug
         self._turns = Turns()
-        self._decoding = Turns(1)
+        self.loop_turns = PacedTurns()
+        """Whose turn it is to take the loop for something large."""
         self._slices = SliceSizes()
         self._failure_log = RateLimitedLog("requests are refused", logger)
 
@@ -107,7 +108,7 @@ class RequestHandler:
         if _may_wait(request):
             return await self._answer_when_ready(request, asking)
         if len(body) <= UNTURNED_CHARS:
-            answered = await self._answer_one(request, asking, _small())
+            answered = await self._answer_small(request, asking)
             if answered is not None or peer.is_gone():
                 return answered or NOBODY
         return await self._answer_large(request, asking)
@@ -117,9 +118,18 @@ class RequestHandler:
         if len(body) <= HURRIED_BYTES:
             return decode(body)
         await asyncio.sleep(HESITATION_S)
-        async with self._decoding.turn(peer.connection):
-            await asyncio.sleep(PAUSE_S)
+        async with self.loop_turns.turn(peer.connection):
             return None if peer.is_gone() else decode(body)
+
+    async def _answer_small(self, request: Request, asking: "Asking") -> HttpAnswer | None:
+        """What reads many rows may last, so that nothing waits for it."""
+        if isinstance(request.body, Query):
+            return await self._answer_one(request, asking, _small())
+        self.loop_turns.begin_small()  # not by a context manager: every small request comes here
+        try:
+            return await self._answer_one(request, asking, _small())
+        finally:
+            self.loop_turns.end_small()
 
     async def _answer_one(
         self, request: Request, asking: "Asking", allowance: Allowance
@@ -154,7 +164,7 @@ class RequestHandler:
         """The requests of a slice are submitted in one turn of the loop, so they share a commit."""
         encode_each = partial(self._encoded, asking.began)
         ask, sizes = partial(self._ask_in_batch, asking), partial(self._slices.next, asking.caller)
-        service = Serving(ask, self._reply, encode_each, sizes)
+        service = Serving(ask, self._reply, encode_each, sizes, self.loop_turns.giving_way)
         turn = partial(self._turns.turn, asking.caller)
         parts = BatchAnswers(outer.corr_id, batch.requests, service, turn, asking.peer.is_gone)
         return HttpAnswer(200, parts)

@@ -24,11 +24,7 @@ from layby.delivery.routing import Router
 from layby.engine.engine import Engine, EngineConfig
 from layby.engine.opening import clock_of, is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing
-from layby.engine.switch_interval import (
-    SWITCH_INTERVAL_S,
-    lower_switch_interval,
-    restore_switch_interval,
-)
+from layby.engine.switch_interval import lower_switch_interval, restore_switch_interval
 from layby.errors import StoreUnavailable, UsageError
 from layby.local import LocalClient
 from layby.server import server_config as configuration
@@ -52,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 LINKS: Final = "links"
 """The name of the secret that signs links, in the store."""
+SWITCH_S: Final = 0.0002
+"""The interpreter's switch interval. Shorter than a Runner's: the loop is busy with whoever
+connects, and the writer asks for the interpreter at each statement.
+"""
 LOOPBACK: Final = ("127.0.0.0/8", "::1")
 
 
@@ -88,9 +88,9 @@ class Server:
         except BaseException:
             store.close()
             raise
-        lower_switch_interval(SWITCH_INTERVAL_S)
+        lower_switch_interval(SWITCH_S)
         self._lowered = ExitStack()  # restores it once, though some stop a server twice
-        self._lowered.callback(restore_switch_interval, SWITCH_INTERVAL_S)
+        self._lowered.callback(restore_switch_interval, SWITCH_S)
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
         self._hooks = Hooks(

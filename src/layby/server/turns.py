@@ -9,8 +9,10 @@ its batches only take turns with each other.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Hashable
+from contextlib import asynccontextmanager, contextmanager
+from math import inf
+from time import monotonic
 from typing import Final
 
 AT_ONCE: Final = 1
@@ -19,6 +21,12 @@ PAUSE_S: Final = 0.001
 """After a piece of something large: with nothing to do in between, the loop is idle this long, and
 small requests go through it, and through the writer, as if they were alone.
 """
+REST: Final = 3
+"""How many times as long as a piece has taken the loop rests from large ones: large work has a
+quarter of it at most.
+"""
+GIVE_WAY_S: Final = 0.004
+"""How long something large waits for small ones at most: where these never end it goes on too."""
 
 
 class Turns:
@@ -65,3 +73,54 @@ class Turns:
         line.remove(mine)
         if not line:
             del self._waiting[caller]
+
+
+class PacedTurns:
+    """Turns for what takes the loop itself, one at a time, with a rest after each.
+
+    Reading a large request, and sending a piece of a large answer: eight such pieces one after the
+    other would keep a small request waiting, and the writer too, which needs the interpreter.
+    """
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._turns = Turns(1)
+        self._free_at = -inf
+        self._small = 0
+        self._no_small: asyncio.Future[None] | None = None
+
+    @contextmanager
+    def giving_way(self) -> Generator[None]:
+        """While something small is under way: until its end nothing large takes the loop."""
+        self.begin_small()
+        try:
+            yield
+        finally:
+            self.end_small()
+
+    def begin_small(self) -> None:
+        self._small += 1
+
+    def end_small(self) -> None:
+        self._small -= 1
+        if not self._small and self._no_small is not None and not self._no_small.done():
+            self._no_small.set_result(None)
+
+    @asynccontextmanager
+    async def turn(self, caller: Hashable) -> AsyncGenerator[None]:
+        """For work that awaits nothing."""
+        async with self._turns.turn(caller):
+            await asyncio.sleep(max(0.0, self._free_at - self._now()))
+            await self._give_way()
+            began = self._now()
+            try:
+                yield
+            finally:
+                ended = self._now()
+                self._free_at = ended + max(PAUSE_S, REST * (ended - began))
+
+    async def _give_way(self) -> None:
+        if self._small:
+            self._no_small = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._no_small,), timeout=GIVE_WAY_S)
+            self._no_small = None

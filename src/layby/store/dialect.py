@@ -155,16 +155,25 @@ DIFFERENT_REFUSALS = f"""
 
 
 LANES: Final = """
-    WITH RECURSIVE lanes(gate, name) AS (
-        SELECT g.value, (SELECT min(task_name) FROM promises WHERE task_gate = g.value)
+    WITH RECURSIVE gated(gate, crew) AS (
+        SELECT g.value, (SELECT min(task_group) FROM promises WHERE task_gate = g.value)
         FROM {gates}
         UNION ALL
-        SELECT lanes.gate, (SELECT min(task_name) FROM promises
-            WHERE task_gate = lanes.gate AND task_name > lanes.name)
-        FROM lanes WHERE lanes.name IS NOT NULL
+        SELECT gate, (SELECT min(task_group) FROM promises
+            WHERE task_gate = gate AND task_group > crew)
+        FROM gated WHERE crew IS NOT NULL
+    ), lanes(gate, crew, name) AS (
+        SELECT gate, crew, (SELECT min(task_name) FROM promises
+            WHERE task_gate = gate AND task_group = crew)
+        FROM gated WHERE crew IS NOT NULL
+        UNION ALL
+        SELECT gate, crew, (SELECT min(task_name) FROM promises
+            WHERE task_gate = gate AND task_group = crew AND task_name > name)
+        FROM lanes WHERE name IS NOT NULL
     )
 """
-"""From one name to the next by the index, however many tasks have each."""
+"""From one group, and one name in it, to the next by the index, however many tasks have each."""
+IN_LANE: Final = "task_gate = lanes.gate AND task_group = lanes.crew AND task_name = lanes.name"
 
 
 def _json_front(kind: str, look: str) -> str:
@@ -196,6 +205,9 @@ _HEAVY_SIZE: Final = f"SELECT {_weight('h')} FROM {_HEAVY} AND h.id = i.value"
 _ANY: Final = f"EXISTS (SELECT 1 FROM json_each(:ids) AS j CROSS JOIN {_HEAVY} AND h.id = j.value)"
 """Whether any of the promises is heavy: hardly ever, and then none has to be counted."""
 
+IN_PIECES: Final = 2**18
+"""A promise that weighs more has its texts read in pieces."""
+
 
 def _all_texts(cells: str) -> str:
     """Of promises of which none is heavy."""
@@ -209,7 +221,7 @@ def _first_texts(cells: str, table: str, size: str, where: str = "true") -> str:
     """Of the first rows, up to the one that brings their sizes to the bound."""
     return f"""
         SELECT {cells} FROM (
-            SELECT id, sum(size) OVER (ORDER BY at) - size AS before FROM (
+            SELECT id, size, sum(size) OVER (ORDER BY at) - size AS before FROM (
                 SELECT key AS at, value AS id, COALESCE(({size}), 0) AS size
                 FROM json_each(:ids) AS i WHERE {where})
         ) AS wanted CROSS JOIN {table} AS r WHERE r.id = wanted.id AND before < :most
@@ -264,10 +276,11 @@ class SqliteDialect:
 
     lanes = f"""
         {LANES.format(gates="json_each(:gates) AS g")}
-        SELECT json_group_array(json_array(q.task_gate, q.task_name, q.task_gate_at, q.id))
+        SELECT json_group_array(json_array(
+            q.task_gate, q.task_group, q.task_name, q.task_gate_at, q.id))
         FROM lanes JOIN promises AS q ON q.rowid IN (
             SELECT rowid FROM promises
-            WHERE task_gate = lanes.gate AND task_name = lanes.name
+            WHERE {IN_LANE}
             ORDER BY task_gate_at, id LIMIT :most)
         WHERE lanes.name IS NOT NULL
     """
@@ -314,10 +327,15 @@ class SqliteDialect:
         return f"SELECT json_group_array(json(packed)) FROM ({page})"
 
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
-        """Sizes are added up first, without the texts, so that each text is read once."""
+        """Sizes are added up first, without the texts, so that each text is read once.
+
+        Of large promises only where they are (see `SqliteSession.texts_of`).
+        """
         cells = ", ".join(f"r.{name}" for name in columns)
         if table == "promises":
-            return f"{_all_texts(cells)} UNION ALL {_first_texts(cells, table, _HEAVY_SIZE, _ANY)}"
+            some = f"CASE WHEN wanted.size > {IN_PIECES} THEN r.rowid ELSE r.{{}} END".format
+            first = _first_texts(", ".join(map(some, columns)), table, _HEAVY_SIZE, _ANY)
+            return f"{_all_texts(cells)} UNION ALL {first}"
         size = " + ".join(f"length(CAST(s.{name} AS BLOB))" for name in columns)
         return _first_texts(cells, table, f"SELECT {size} FROM {table} AS s WHERE s.id = i.value")
 

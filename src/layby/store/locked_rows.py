@@ -10,8 +10,9 @@ another process, so nobody waits in a circle; the hop, the queue and the lanes t
 - An id that exists but was not locked has just been born: the batch is replayed, also if that is
   found out by a later statement (it stands in the queue, or waits). So it is when
   what was listed before the locks (a branch, the leases of a pid) has more in it after them.
-- What is not born yet cannot be locked. So two batches that both read a branch and add to it would
-  not see each other's promises: they lock the branch itself, by its name.
+- What is not born yet cannot be locked. So whoever adds to a branch locks the branch itself, by its
+  name: two that also read it would not see each other's promises; and of one that does not read it,
+  who claims its promise next may be told of fewer than stand in any one order of the three.
 - If a row of the hop is not free, the batch is replayed with the whole hop locked from the start.
 - What a batch writes it must have locked. If it has not, it is replayed with those rows locked.
 """
@@ -95,7 +96,7 @@ class LockedRows:
         """Lock and read them; and, later, what belongs to `ids`, and what time it is.
 
         If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
-        `lists` are those that `ids` were taken from; `branches` are read and added to.
+        `lists` are those that `ids` were taken from; `branches` are added to.
         """
         also = footprint.also.union(beside)
         may_wait = footprint.may_wait or bool(footprint.also)

@@ -92,8 +92,7 @@ class MemoryStore(Unshared):
         for pid in footprint.leases_of:
             rows.leases_of[pid] = list(self._indexes.leased.of(pid))
             ids |= set(rows.leases_of[pid])
-        for pid in footprint.pids:
-            rows.holders[pid] = {h.incarnation: h for h in self._holders_of(pid)}
+        self._load_holders(rows, footprint.pids)
         for pid in footprint.notices:
             rows.notices[pid] = self._notices(pid)
         rows.schedules = {key: self.state.schedules.get(key) for key in footprint.schedules}
@@ -105,6 +104,7 @@ class MemoryStore(Unshared):
             self._load_pairs(rows, rows.open_runs[schedule_id])
         self._load_pairs(rows, footprint.beside)
         self._load_triggers(rows, footprint)
+        self._load_holders(rows, rows.pids_to_tell(footprint))
         self._load_limits(rows, footprint, rows.unknown_limits(footprint))
         self._load_pairs(rows, rows.unknown_roots(footprint))
         rows.standing = {
@@ -126,8 +126,7 @@ class MemoryStore(Unshared):
         if (look := footprint.look) is not None:
             rows.found = found = endings.find(self, look, max(now, footprint.until))
             ids |= found.ids(look)
-            for pid in (pid for _, pid in found.keys if look.stage == "holders"):
-                rows.holders[pid] = {h.incarnation: h for h in self._holders_of(pid)}
+            self._load_holders(rows, (pid for _, pid in found.keys if look.stage == "holders"))
         rows.awaited = {key for key in ids if self._is_awaited(key)}
         self._load_pairs(rows, ids - rows.known)
 
@@ -167,8 +166,8 @@ class MemoryStore(Unshared):
         for name in names:
             lanes = self._indexes.lanes.get(name, {})
             rows.lanes[name] = {
-                task_name: Lane(islice(waiting, most), most)
-                for task_name, waiting in lanes.items()
+                lane: Lane(islice(waiting, most), most)
+                for lane, waiting in lanes.items()
                 if waiting
             }
             for lane in rows.lanes[name].values():
@@ -254,6 +253,10 @@ class MemoryStore(Unshared):
     def _open_runs(self, schedule_id: str) -> set[str]:
         made = self._indexes.scheduled.of(schedule_id)
         return set([each for each in made if is_run_of(schedule_id, each)][-MOST_OPEN_RUNS:])
+
+    def _load_holders(self, rows: Rows, pids: Iterable[str]) -> None:
+        for pid in pids:
+            rows.holders[pid] = {h.incarnation: h for h in self._holders_of(pid)}
 
     def _holders_of(self, pid: str) -> Iterator[Holder]:
         return (holder for holder in self.state.holders.values() if holder.pid == pid)

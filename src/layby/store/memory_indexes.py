@@ -181,7 +181,7 @@ class Indexes:
             if row.group is not None and row.ready_at is not None and row.is_ready:
                 _place(self._queue_of(row, row.group), (row.ready_at, row.id), is_new=is_new)
             if row.gate is not None and row.gate_at is not None:
-                self._place_in_lane(row.gate, row.name or "", (row.gate_at, row.id), is_new=is_new)
+                self._place_in_lane(row.gate, row.lane, (row.gate_at, row.id), is_new=is_new)
             if row.wake_at is not None and row.wake_at < NEVER:
                 _place(self.wakes, (row.wake_at, row.id), is_new=is_new)
             if row.pid is not None and row.holder is not None:

@@ -39,6 +39,7 @@ class OwnFile:
     def __init__(self, path: Path, file: int, connection: sqlite3.Connection) -> None:
         self._path = str(path.absolute())  # not resolved: links may be re-pointed
         real = path.resolve()
+        self._real = str(real)
         self._file = file
         self._identity = _identity(os.fstat(file))
         log, index = log_of(real), real.with_name(f"{real.name}-shm")
@@ -51,6 +52,10 @@ class OwnFile:
         ).fetchone()
         self._samples = (0, (root - 1) * self._page)
         self.is_overwritten = False
+        self.is_apart = False
+        """Whether the log was not beside the file when somebody looked: then look again before
+        anything is written.
+        """
         self._is_log_lost = False
         self._checkpoint_at = b"", 0
         """Which log it was, and how long, when a checkpoint was last due."""
@@ -80,7 +85,18 @@ class OwnFile:
         return found
 
     def look_beside(self) -> None:
-        """Raise if the log, which holds the latest commits, or its index is not there."""
+        """Raise if the log, which holds the latest commits, or its index is not there.
+
+        SQLite looks for them beside the file itself, wherever links lead to: whoever opens a link
+        to where somebody has moved the file finds it without its latest commits.
+        """
+        self.is_apart = True  # unless the end is reached
+        try:
+            found = os.lstat(self._real)
+        except OSError:
+            raise self._moved() from None
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise self._moved()
         for name, known in self._beside.items():
             try:
                 found = os.stat(name)  # noqa: PTH116 - at each commit: Path.stat is slower
@@ -88,6 +104,7 @@ class OwnFile:
                 raise self._lost_beside(name) from None
             if (found.st_dev, found.st_ino) != known:
                 raise self._lost_beside(name)
+        self.is_apart = False
 
     def look_at_log(self) -> None:
         """Raise if the log does not hold what was committed: from then on nobody may use it. Any
@@ -96,6 +113,17 @@ class OwnFile:
         if self._is_log_lost or not self._log.is_whole():
             self._is_log_lost = True
             raise self._lost_log()
+
+    def look_for_reader(self) -> None:
+        """Raise if a read would not see what was committed. Any thread may ask.
+
+        Before a reader is opened too: SQLite removes the log of a database that is empty.
+        """
+        found = self.look_at_path()
+        if self.is_overwritten or not found.st_size:
+            raise self._overwritten()
+        self.look_beside()
+        self.look_at_log()
 
     def is_copied(self) -> bool:
         """Whether the database has all that is in the log; raises if that may not be copied."""
@@ -141,7 +169,7 @@ class OwnFile:
             written[1] != self._written[1] or self._read_samples() != self._sampled
         )
         if self.is_overwritten:
-            raise self._gone("another program has written to the file, or cut it short")
+            raise self._overwritten()
         self._remember(written)
 
     def _remember(self, written: Written) -> None:
@@ -159,6 +187,9 @@ class OwnFile:
         )
         return StoreGone(f"{self._path}: {what}; nothing is written until that is mended: {remedy}")
 
+    def _overwritten(self) -> StoreGone:
+        return self._gone("another program has written to the file, or cut it short")
+
     def _lost_log(self) -> StoreGone:
         name = Path(self._path).name
         harm = ", and the file may be damaged" if self._index.read().is_copying else ""
@@ -168,6 +199,15 @@ class OwnFile:
             "nothing is read or written any more: stop this process, which leaves the file as it "
             f"is, remove {name}-wal and {name}-shm, and start it again with what the file holds, "
             "or with a backup in its place"
+        )
+
+    def _moved(self) -> StoreGone:
+        name = Path(self._real).name
+        return StoreGone(
+            f"{self._path}: {name} was moved, and a link leads to it; {name}-wal did not move with "
+            "it; nothing is written until that is mended: put the original back, or stop this "
+            "process with SIGTERM or by closing its Runner, which saves what was acknowledged in "
+            "the file, and start it again"
         )
 
     def _lost_beside(self, name: str) -> StoreGone:

@@ -126,9 +126,7 @@ class Ownership:
         """SQLite would add it to whatever database is there now, and damage it."""
         signed = _read_signature(self._file)
         log = log_of(self._real)
-        if os.fstat(self.database).st_size == 0 or signed.get("log") is None:
-            return  # SQLite itself drops the log of an empty database
-        if identity(log) != tuple(signed["log"]):
+        if signed.get("log") is None or identity(log) != tuple(signed["log"]):
             return
         without = f"remove {log.name} and {self._real.name}-shm to use this one"
         if signed.get("database") is None:
@@ -136,6 +134,8 @@ class Ownership:
                 f"{database} or {log.name} was overwritten or cut short while it was in use, and "
                 f"they do not fit together: {without}, or do so and put a backup in its place"
             )
+        if os.fstat(self.database).st_size == 0:
+            return  # begun anew: SQLite itself drops the log
         if identity(self._real) != tuple(signed["database"]):
             raise StoreUnreadable(
                 f"{database} was replaced while it was in use, and {log.name} belongs to the file "

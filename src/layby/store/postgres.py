@@ -203,9 +203,8 @@ class PostgresStore(SqlStore):
     ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         beside = {key for found in rows.open_runs.values() for key in found} | footprint.beside
-        added_to = rows.branches.keys() & footprint.branches_added_to()
         pairs, waits, listeners, there = self._locked.promises(
-            ids, beside, footprint, limit, lists, added_to
+            ids, beside, footprint, limit, lists, footprint.branches_added_to()
         )
         rows.now = self._heard(now, there)
         rows.known |= ids | beside | footprint.also
@@ -265,14 +264,14 @@ class PostgresStore(SqlStore):
         if not names:
             return
         rows.add_limits(names, self._locked.limits(names, may_wait=may_wait))
-        waiting = {task_id for _, _, _, task_id in self._in_lanes(rows, names, footprint)}
+        waiting = {task_id for *_, task_id in self._in_lanes(rows, names, footprint)}
         if unlocked := self._locked.without_locks(waiting):
             add_pairs(rows, self._locked.in_lanes(unlocked))
             rows.known |= unlocked
             self._lock_triggers(rows, footprint)
         taken = self._locked.without_locks(waiting)
         for lanes in rows.lanes.values() if taken else ():
-            lanes |= {name: lane.up_to(taken) for name, lane in lanes.items()}
+            lanes |= {each: lane.up_to(taken) for each, lane in lanes.items()}
         self._lock_limits(rows, footprint, rows.unknown_limits(footprint), may_wait=False)
 
     def _lock_lean(self, rows: Rows, ids: set[str]) -> None:
@@ -285,7 +284,7 @@ class PostgresStore(SqlStore):
         rows.awaited |= existing - {promise.id for promise, _ in pairs}
 
     def _lock_holders(self, rows: Rows, footprint: Footprint, pids: set[str]) -> None:
-        named = footprint.pids | pids
+        named = footprint.pids | pids | rows.pids_to_tell(footprint)
         found = self._locked.holders(named, rows.tasks.values(), footprint)
         rows.holders = {pid: {} for pid in named}
         for holder in found:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from layby.store.dialect import (
     DIFFERENT_REFUSALS,
     HAS_PRIOR,
+    IN_LANE,
     LANES,
     LIVING,
     PRIOR,
@@ -107,10 +108,10 @@ class PostgresDialect:
 
     lanes = f"""
         {LANES.format(gates="json_array_elements_text(CAST(:gates AS json)) AS g(value)")}
-        SELECT q.task_gate, q.task_name, q.task_gate_at, q.id FROM lanes
+        SELECT q.task_gate, q.task_group, q.task_name, q.task_gate_at, q.id FROM lanes
         CROSS JOIN LATERAL (
-            SELECT task_gate, task_name, task_gate_at, id FROM promises
-            WHERE task_gate = lanes.gate AND task_name = lanes.name
+            SELECT task_gate, task_group, task_name, task_gate_at, id FROM promises
+            WHERE {IN_LANE}
             ORDER BY task_gate_at, id LIMIT :most) AS q
         WHERE lanes.name IS NOT NULL
     """

@@ -5,7 +5,14 @@ from typing import Any, Final
 
 import psycopg
 
-from layby.errors import StoreAway, StoreBusy, StoreError, StoreUnavailable, StoreUnreadable
+from layby.errors import (
+    StoreAway,
+    StoreBusy,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    StoreUnreadable,
+)
 from layby.store.api import RowLocked, StoreConflict
 from layby.store.postgres_address import HIDDEN, passwords_in
 
@@ -20,10 +27,13 @@ _UNAVAILABLE: Final = {
     "`layby migrate` as a user who may",
     "53100": "the disk of the database is full: free some space; nothing of this batch was written",
 }
-_AWAY: Final = {
-    "28000": "it does not accept this user: check the address and pg_hba.conf",
+_REFUSED: Final = {
+    "28000": "it does not accept this user: check the address, who may connect to this database, "
+    "and pg_hba.conf",
     "28P01": "it does not accept the password: set PGPASSWORD or a password file",
     "3D000": "the database does not exist: create it, or give another name",
+}
+_AWAY: Final = {
     "53300": "it has no connection left: raise max_connections, or run fewer processes",
     "57P01": "it was told to end our connection",
     "57P02": "it has crashed and starts again",
@@ -32,11 +42,21 @@ _AWAY: Final = {
 _TOLD_ONLY: Final = {
     "password authentication failed": "28P01",
     "no password supplied": "28P01",
+    r'database ".*" does not exist': "3D000",
+    r"\w authentication failed for user": "28000",
+    r'role ".*" does not exist': "28000",
+    r'role ".*" is not permitted to log in': "28000",
+    r'permission denied for database ".*"': "28000",
     "no pg_hba.conf entry": "28000",
+    "pg_hba.conf rejects": "28000",
     "too many clients": "53300",
+    "too many connections for": "53300",
+    "remaining connection slots are reserved": "53300",
     "the database system is": "57P03",
 }
-"""When a connection is refused, only the text says why."""
+"""When a connection is refused, only the text says why. The first that fits counts."""
+_MISSPELT: Final = re.compile(r"invalid (port number|\w+ value)|definition of service")
+"""What libpq says of addresses that it has understood so far as to try them."""
 _UNREADABLE: Final = {
     "3F000": "its schema `layby` is gone: restore it from a backup",
     "42P01": "a table of layby is gone: restore it from a backup",
@@ -57,12 +77,16 @@ def explained(
     if code == "57014":
         why = "a statement took longer than 30 s and was ended: look for what keeps it busy"
         return StoreBusy(f"{name}: {why} ({said})")
+    if code in _REFUSED:
+        return StoreRefused(f"{name}: {_REFUSED[code]} ({said})")
     if code in _AWAY:
         return StoreAway(f"{name}: {_AWAY[code]} ({said})")
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{name}: {_UNAVAILABLE[code]} ({said})")
     if code in _UNREADABLE:
         return StoreUnreadable(f"{name}: {_UNREADABLE[code]} ({said})")
+    if connecting and (isinstance(error, psycopg.ProgrammingError) or _MISSPELT.search(str(error))):
+        return StoreRefused(f"{name}: this is not an address that libpq understands ({said})")
     if connecting or isinstance(error, psycopg.OperationalError):
         why = "PostgreSQL is away: start it, or check the address"
         return StoreAway(f"{name}: {why} ({said})")
@@ -70,9 +94,7 @@ def explained(
 
 
 def _code_told(text: str) -> str:
-    if re.search(r'database ".*" does not exist', text):
-        return "3D000"
-    return next((code for part, code in _TOLD_ONLY.items() if part in text), "")
+    return next((code for part, code in _TOLD_ONLY.items() if re.search(part, text)), "")
 
 
 def is_lost(error: psycopg.Error, connection: "psycopg.Connection[Any] | None") -> bool:
@@ -87,6 +109,10 @@ def told(error: Exception) -> str:
 
 
 def _hidden(text: str, url: str) -> str:
-    for password in passwords_in(url):
+    """libpq may take a part of the password for a host or a port, and name that."""
+    passwords = passwords_in(url)
+    if any(each in url and re.search("[@/]", each) for each in passwords):
+        return "in a password write @ as %40 and / as %2F"
+    for password in passwords:
         text = text.replace(password, HIDDEN)
     return text

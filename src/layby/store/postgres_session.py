@@ -190,6 +190,15 @@ class PostgresSession:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return cursor.fetchall()
 
+    def texts_of(
+        self,
+        table: str,  # noqa: ARG002 - the statement has the texts
+        columns: Sequence[str],  # noqa: ARG002 - the same
+        statement: str,
+        arguments: Mapping[str, Any],
+    ) -> list[tuple[str, ...]]:
+        return self.rows(statement, arguments)
+
     def read_alone(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
         self.begin()
         try:

@@ -13,8 +13,8 @@ from layby.store.tables import encode
 T = TypeVar("T")
 Queued = tuple[Millis, str, str | None]
 """Of a ready task: since when, its id and its name."""
-InLane = tuple[str, str, Millis, str]
-"""Of a task that waits for a permit: the limit, its name, its place and its id."""
+InLane = tuple[str, str, str, Millis, str]
+"""Of a task that waits for a permit: the limit, its group, name, place and id."""
 Reading = tuple[str, "msgspec.json.Decoder[Any]", Sequence[Any]]
 """A statement, what its rows are, and its arguments."""
 
@@ -66,6 +66,12 @@ class Session(Protocol):
 
     def rows(self, statement: str, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Rows of plain cells."""
+        ...
+
+    def texts_of(
+        self, table: str, columns: Sequence[str], statement: str, arguments: Mapping[str, Any]
+    ) -> list[tuple[str, ...]]:
+        """What a dialect's `filled` finds. Nobody else has to wait while a large text is read."""
         ...
 
     def read_alone(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:

@@ -30,6 +30,7 @@ from layby.core.model import (
     Schedule,
     TaskState,
     Wait,
+    lane_name,
     run_ids_between,
 )
 from layby.core.queries import (
@@ -133,6 +134,8 @@ class SqlStore(Unshared, SqlReads):
         if beside := queued - rows.known:  # only handed out: their awaiters are not touched
             self._load_pairs(rows, beside)
         self._load_triggers(rows, footprint)
+        if footprint.exits:
+            self._add_holders(rows, rows.pids_to_tell(footprint))
         if names := rows.unknown_limits(footprint):
             self._load_limits(rows, footprint, names)
         if roots := rows.unknown_roots(footprint):
@@ -207,7 +210,7 @@ class SqlStore(Unshared, SqlReads):
         while names:
             rows.add_limits(names, self._one(self._sql.limits, _limits, packed(sorted(names))))
             waiting = self._in_lanes(rows, names, footprint)
-            if unknown := {task_id for _, _, _, task_id in waiting} - rows.known:
+            if unknown := {task_id for *_, task_id in waiting} - rows.known:
                 self._load_pairs(rows, unknown)
                 self._load_triggers(rows, footprint)
             names = rows.unknown_limits(footprint)
@@ -603,13 +606,13 @@ def add_pairs(rows: Rows, pairs: Iterable[Pair]) -> None:
 def lanes_of(
     names: Iterable[str], found: Iterable[InLane], most: int
 ) -> dict[str, dict[str, Lane]]:
-    """By limit and name of the tasks; each lane has at most so many."""
+    """By limit and lane; each lane has at most so many."""
     entries: dict[str, dict[str, list[Waiter]]] = {name: {} for name in names}
-    for gate, name, place, task_id in found:
-        entries[gate].setdefault(name, []).append((place, task_id))
+    for gate, group, name, place, task_id in found:
+        entries[gate].setdefault(lane_name(group, name), []).append((place, task_id))
     return {
-        gate: {name: Lane(sorted(waiting), most) for name, waiting in by_name.items()}
-        for gate, by_name in entries.items()
+        gate: {lane: Lane(sorted(waiting), most) for lane, waiting in by_lane.items()}
+        for gate, by_lane in entries.items()
     }
 
 

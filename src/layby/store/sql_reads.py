@@ -285,7 +285,8 @@ class SqlReads:
     ) -> list[tuple[str, ...]]:
         """These columns of the first of these rows, until they have so many bytes."""
         given = {"ids": packed(ids), "most": most}
-        return self._session.rows(self._sql.filled(table, columns), given)
+        statement = self._sql.filled(table, columns)
+        return self._session.texts_of(table, columns, statement, given)
 
     def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
         return self._session.read(statement, decoder, *arguments)

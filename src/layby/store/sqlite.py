@@ -63,6 +63,8 @@ class SqliteStore(SqlStore):
         self._look_at_log()  # first: SQLite would take what it finds there for damage
         super()._begin()
         self._look()
+        if self._own_file.is_apart:
+            self._own_file.look_beside()
 
     def _commit(self) -> None:
         super()._commit()
@@ -93,10 +95,11 @@ class SqliteStore(SqlStore):
             return connection
 
     def open_reader(self, give_way: Callable[[], None]) -> SqliteSnapshots:
+        own = self._own_file
+        own.look_for_reader()
         connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
         assert isinstance(connection, TimedConnection)
         connection.give_way = give_way
-        own = self._own_file
         own.look_at_path()
         return SqliteSnapshots(connection, self._sql, self._name, self._breaks, own, self._filling)
 

@@ -45,6 +45,11 @@ class TimedConnection(sqlite3.Connection):
         self.give_way()
         return found
 
+    def between_pieces(self) -> None:
+        if self._look():
+            raise sqlite3.OperationalError("interrupted")
+        self.give_way()
+
     def _look(self) -> bool:
         """Says so only once: a transaction that was ended must still be rolled back."""
         if monotonic() < self._until:
@@ -66,7 +71,8 @@ class SqliteSnapshots(SqlReads):
         filling: Lock,
     ) -> None:
         """`filling`: who has it loads texts; all readers of a file share it."""
-        super().__init__(SqliteSession(connection, "BEGIN"), sql, name)
+        session = SqliteSession(connection, "BEGIN", connection.between_pieces)
+        super().__init__(session, sql, name)
         self._filling = filling
         self._timed = connection
         self._breaks = breaks
@@ -89,13 +95,12 @@ class SqliteSnapshots(SqlReads):
             return super()._texts_of(table, columns, ids, most)
 
     def _begin(self) -> None:
-        self._own_file.look_at_log()
+        self._own_file.look_for_reader()
         super()._begin()
 
     def _commit(self) -> None:
         super()._commit()
-        self._own_file.look_at_path()
-        self._own_file.look_at_log()
+        self._own_file.look_for_reader()
 
     @contextmanager
     def _timed_snapshot(self, seconds: float) -> Generator[None]:

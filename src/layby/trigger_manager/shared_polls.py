@@ -126,10 +126,16 @@ class SharedPolls:
 
     async def _ask_http(self, trigger: HttpPoll) -> Any:
         if self._http is None:
-            from layby.trigger_manager.http_polls import HttpPolls  # noqa: PLC0415 - slow to load
-
-            self._http = HttpPolls(self._checks)
+            http_polls = await asyncio.to_thread(_load_http_polls)
+            self._http = self._http or http_polls(self._checks)
         return await self._http.ask(trigger, self._now())
+
+
+def _load_http_polls() -> "type[HttpPolls]":
+    """It takes a while, in which tasks of the same loop would stand still."""
+    from layby.trigger_manager.http_polls import HttpPolls  # noqa: PLC0415 - slow to load
+
+    return HttpPolls
 
 
 class SharedPoll:

@@ -83,7 +83,7 @@ class TriggerProgram:
         except LaybyError as error:
             raise UnfitCode(str(error), code) from error
         if f'"{CANCELS}":' in claim.promise.tags:
-            return LoadedCancel(claim, trigger, code)
+            return LoadedCancel(self, claim, trigger, code)
         return LoadedTrigger(self, claim, trigger, code)
 
     def _restored(self, name: str, claim: Claim) -> Trigger:
@@ -141,13 +141,15 @@ _NO_HISTORY: Final = NoHistory()
 class LoadedTriggerCode:
     """What running a trigger and cancelling one have in common."""
 
-    __slots__ = ("_trigger", "code", "id")
+    __slots__ = ("_crashes", "_program", "_trigger", "code", "id")
 
     mode: Mode = "async"
     timeout: float | None = None
 
-    def __init__(self, claim: Claim, trigger: Trigger, code: str) -> None:
+    def __init__(self, program: TriggerProgram, claim: Claim, trigger: Trigger, code: str) -> None:
         self.id = claim.task.id
+        self._program = program
+        self._crashes = claim.task.crashes
         self._trigger = trigger
         self.code: str | None = code
 
@@ -164,6 +166,11 @@ class LoadedTriggerCode:
         """In the context of the body."""
         current_origin.set(self.id)
         return self._run()
+
+    async def _admit(self) -> None:
+        """Nothing of a user's code runs before: any of it may kill the process."""
+        if self._program.gate is not None:
+            await self._program.gate.admit(self.id, self._crashes)
 
     async def _run(self) -> Any:
         raise NotImplementedError
@@ -191,10 +198,8 @@ class LoadedTriggerCode:
 
 class LoadedTrigger(LoadedTriggerCode):
     __slots__ = (
-        "_crashes",
         "_is_new",
         "_principal",
-        "_program",
         "found",
         "poll",
         "told_at",
@@ -202,9 +207,7 @@ class LoadedTrigger(LoadedTriggerCode):
     )
 
     def __init__(self, program: TriggerProgram, claim: Claim, trigger: Trigger, code: str) -> None:
-        super().__init__(claim, trigger, code)
-        self._program = program
-        self._crashes = claim.task.crashes
+        super().__init__(program, claim, trigger, code)
         self._is_new = claim.task.try_number <= 1
         self._principal = principal_of(claim.promise.tags)
         self.poll: Any = None
@@ -219,8 +222,7 @@ class LoadedTrigger(LoadedTriggerCode):
         return self._trigger.sentence()
 
     async def _run(self) -> Any:
-        if self._program.gate is not None:
-            await self._program.gate.admit(self.id, self._crashes)
+        await self._admit()
         try:
             self.found = await self._found()
             return self.found
@@ -285,6 +287,7 @@ class LoadedCancel(LoadedTriggerCode):
     __slots__ = ()
 
     async def _run(self) -> bool:
+        await self._admit()
         on_cancel = getattr(self._trigger, "on_cancel", None)
         if on_cancel is not None:
             async with asyncio.timeout(ON_CANCEL_S):

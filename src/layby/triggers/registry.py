@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -78,7 +79,9 @@ def _check_class(trigger: object) -> None:
     _check_fields(trigger)
 
 
+@lru_cache(maxsize=256)
 def _check_fields(trigger: type[Trigger]) -> None:
+    """Once for each class: a Runner that opens has all of layby's to look at."""
     for optional in ("cleanup", "on_cancel"):
         method = getattr(trigger, optional, None)
         if method is not None and not inspect.iscoroutinefunction(method):

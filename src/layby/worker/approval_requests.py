@@ -122,7 +122,12 @@ class ApprovalWait(PromiseWait):
         deadline = None if promise.timeout_at == NEVER else promise.timeout_at
         sentence = f"waiting for {term.sentence()}"
         self.waiting = WaitingOn(
-            "approval", sentence, deadline=deadline, awaited=promise.id, record_id=promise.id
+            "approval",
+            sentence,
+            deadline=deadline,
+            awaited=promise.id,
+            record_id=promise.id,
+            asks_value=term.question.schema is not None,
         )
         if self.end is not None:
             self.end = _counted(self.end)

@@ -5,10 +5,10 @@ is cancelled, and nothing it does later is written.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -31,6 +31,7 @@ from layby.core.commands import (
     Tags,
     Value,
 )
+from layby.core.held_exits import moved_waits
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, JoinData, PromiseData, RegainData, Reply
@@ -91,6 +92,8 @@ class AttemptHost(Protocol):
 
     async def renew_lease(self, attempt: "Attempt") -> None: ...
 
+    def is_loop_ending(self) -> bool: ...
+
     def spawn(self, coroutine: Any) -> Any: ...
 
 
@@ -117,11 +120,38 @@ class ShownWait(msgspec.Struct, frozen=True):
         return ShownWait(tell.with_aside(self.waiting, note), self.sub_status, self.poll)
 
 
+StoredRecord = asyncio.Future[Promise | None]
+"""The record of a wait's end that the store has; None if it does not say."""
+
+
+class CarriedRecord(NamedTuple):
+    """The end of a wait, on its way to the store."""
+
+    record_id: str
+    record: Record
+    stored: StoredRecord
+
+    @property
+    def value(self) -> Value:
+        return encoded(self.record)
+
+    async def stored_by(self, sending: Awaitable[Promise | None]) -> None:
+        """Whoever waits for it is told, also that nobody will know."""
+        try:
+            found = await sending
+        except BaseException:
+            self.stored.cancel()
+            raise
+        if not self.stored.done():
+            self.stored.set_result(found)
+
+
 class Attempt:
     __slots__ = (
         "_annotations_sent",
         "_armed_at",
         "_awaits",
+        "_carried",
         "_checkpoints",
         "_deadlines",
         "_host",
@@ -183,6 +213,8 @@ class Attempt:
             self._end_after_mismatch,
             body_of(claim.resumed),
         )
+        self._carried: CarriedRecord | None = None
+        """The end of a wait that is to be written with whatever is written next."""
         self._awaits: dict[str, str] | None = None
         """What its waits for promises are for, as far as the store does not know it yet."""
         self._withdrawn: tuple[str, ...] = ()
@@ -216,7 +248,10 @@ class Attempt:
         self._timer: asyncio.TimerHandle | None = None
         self._progress: str | None = None
         fixed = claim.task.deadlines_by_id
-        self._deadlines = WaitDeadlines(fixed, self._annotate_soon) if fixed else None
+        self._deadlines = None
+        if fixed:
+            moved = moved_waits(recalled.records)
+            self._deadlines = WaitDeadlines(fixed, self._annotate_soon, moved)
 
     # --- what it is ----------------------------------------------------------------------
 
@@ -445,12 +480,10 @@ class Attempt:
         self.loaded.history.parked(self.now())
         self.show(shown)
 
-    def show(
-        self, shown: ShownWait | None, record_id: str | None = None, *, of: Record | None = None
-    ) -> None:
+    def show(self, shown: ShownWait | None) -> None:
         """Write what the body waits for now, with the record of a wait that has ended."""
         self._shown = shown
-        self._annotate(record_id, of)
+        self._annotate()
 
     def show_waiting(self, waiting: WaitingOn) -> None:
         """It still has no slot, but what it waits for has changed."""
@@ -462,20 +495,14 @@ class Attempt:
         self._annotations_sent += 1
         self._checked(await self.send(self._annotation(None, None)))
 
-    def resume(
-        self,
-        record_id: str | None = None,
-        record: Record | None = None,
-        *,
-        still: ShownWait | None = None,
-    ) -> None:
-        """Write `Active` after the slot has been reclaimed, with the record of the wait's end.
+    def resume(self, still: ShownWait | None) -> None:
+        """Write `Active` after the slot has been reclaimed.
 
         `still` is what another strand of the body waits for.
         """
         self._start_clock()
         self.loaded.history.resumed(self.now())
-        self.show(still and still.with_slot(), record_id, of=record)
+        self.show(still and still.with_slot())
 
     async def regain_permits(self) -> None:
         """Parking gave them up: the body goes on when it has them again."""
@@ -510,6 +537,10 @@ class Attempt:
         """The deadline of this wait, if an earlier run of the body began it."""
         return None if self._deadlines is None else self._deadlines.fixed(record_id)
 
+    def is_moved(self, record_id: str) -> bool:
+        """Whether a person has moved the deadline of this wait."""
+        return self._deadlines is not None and self._deadlines.is_moved(record_id)
+
     def begin_wait(self, record_id: str, length: Millis) -> WaitDeadline:
         """Begin a wait now, unless it has begun before; written with `Deferred`."""
         if self._deadlines is None:
@@ -543,6 +574,7 @@ class Attempt:
         """A person has moved the deadline of this wait; False if it has ended, or if that deadline
         is not kept here but with a promise.
         """
+        self.has_kept = True  # what was decided is below its id
         is_kept = self._deadlines is not None and self._deadlines.move(record_id, at)
         shown = self._shown
         if shown is not None:
@@ -570,9 +602,24 @@ class Attempt:
         """A wait is given up for good: what was made for it is cancelled with the next write."""
         self._withdrawn = (*self._withdrawn, promise_id)
 
-    def note(self, record_id: str, record: Record) -> None:
-        """Record the end of a wait; what is shown of the body does not change."""
-        self._annotate(record_id, record)
+    def carry(self, record_id: str, record: Record) -> StoredRecord:
+        """Record the end of a wait with what is written next. The future has the record that is
+        stored then: if a person has ended the wait first, it is not this one.
+        """
+        if self._carried is not None:
+            self._annotate()
+        stored: StoredRecord = asyncio.get_running_loop().create_future()
+        self._carried = CarriedRecord(record_id, record, stored)
+        self.has_kept = True
+        self.replay.remember(record_id, record)
+        self.end_wait(record_id)
+        return stored
+
+    def note(self, record_id: str, record: Record) -> StoredRecord:
+        """Record the end of a wait now; what is shown of the body does not change."""
+        stored = self.carry(record_id, record)
+        self._annotate()
+        return stored
 
     def end_wait(self, record_id: str) -> None:
         """Not when the body is ended from outside: a later run continues the wait."""
@@ -654,23 +701,23 @@ class Attempt:
         command = self._annotation(None, None)
         self._acknowledged(command, self._checked(await self.send(command)))
 
-    def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:
+    def _annotate(self) -> None:
         """Hand it to the writer now, in order, without waiting for the commit."""
-        if record_id is not None and record is not None:
-            self.has_kept = True
-            self.replay.remember(record_id, record)
-            self.end_wait(record_id)
+        if self._host.is_loop_ending():  # as if the process had died: what was parked stays so
+            return
+        carried, self._carried = self._carried, None
         if self._deadlines is not None:
             self._deadlines.has_unsent = False
         self._annotations_sent += 1
-        self._host.spawn(
-            self._send_annotation(record_id, record and encoded(record), self._annotations_sent)
-        )
+        sending = self._send_annotation(carried, self._annotations_sent)
+        self._host.spawn(sending if carried is None else carried.stored_by(sending))
 
-    async def _send_annotation(
-        self, record_id: str | None, value: Value | None, number: int
-    ) -> None:
-        """Send it again while the store does not answer, unless something newer was sent."""
+    async def _send_annotation(self, carried: CarriedRecord | None, number: int) -> Promise | None:
+        """Send it again while the store does not answer, unless something newer was sent.
+
+        The record that is stored then, if it carries one.
+        """
+        record_id, value = (None, None) if carried is None else (carried.record_id, carried.value)
         command = self._annotation(record_id, value)
         for pause in PAUSES:
             try:
@@ -680,10 +727,11 @@ class Attempt:
             except StoreError:  # the engine's own log has it
                 await asyncio.sleep(pause)
             else:
-                return
-            if not self.is_open or (number != self._annotations_sent and record_id is None):
-                return
+                return reply.data.record if isinstance(reply.data, AnnotateData) else None
+            if not self.is_open or (number != self._annotations_sent and carried is None):
+                return None
             command = self._annotation(record_id, value)
+        return None
 
     def _annotation(self, record_id: str | None, value: Value | None) -> AnnotateTask:
         shown, deadlines = self._shown, self._deadlines

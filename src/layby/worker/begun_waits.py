@@ -14,13 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.commands import EnsurePromise
+from layby.core.held_exits import is_exit
 from layby.core.model import MOVABLE, NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, LaybyError, error_for
 from layby.wire.durations import millis_of
-from layby.worker.attempt import Attempt
-from layby.worker.condition_poll import count_first, name_of
+from layby.worker.attempt import Attempt, StoredRecord
+from layby.worker.condition_poll import MOVED_DEADLINE, count_first, name_of
 from layby.worker.outgoing_call import answer_of_type, make_call, result_of
 from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_late
 from layby.worker.rejections import value_of
@@ -206,7 +207,9 @@ class CallWait(BegunWait):
 
 
 class ConditionWait(BegunWait):
-    __slots__ = ()
+    """It is over when its end is stored, by this body or by a person."""
+
+    __slots__ = ("_stored",)
 
     def __init__(
         self, attempt: Attempt, record_id: str, term: ConditionTerm, deadline: Millis | None
@@ -214,20 +217,53 @@ class ConditionWait(BegunWait):
         sentence = condition_sentence(term)
         waiting = WaitingOn("condition", sentence, deadline=deadline, record_id=record_id)
         super().__init__(attempt, record_id, waiting)
+        self._stored: StoredRecord | None = None
+
+    def follow(self, polled: "asyncio.Future[Any]") -> None:
+        self.future = asyncio.get_running_loop().create_future()
+        self.future.add_done_callback(lambda _: polled.cancel())
+        polled.add_done_callback(self._polled)
+
+    def _polled(self, polled: "asyncio.Future[Any]") -> None:
+        """Recorded at once: a condition that has held is not asked again."""
+        assert self.future is not None
+        if polled.cancelled() or self.future.done():
+            return
+        error = polled.exception()
+        if error is not None and not isinstance(error, DeferTimeout | ConditionError):
+            self.future.set_exception(error)
+            return
+        self._stored = self._record(error)
+        self._stored.add_done_callback(partial(self._is_stored, error))
+
+    def _is_stored(self, error: LaybyError | None, stored: StoredRecord) -> None:
+        """A person may have been first: that counts, now as in later runs of the body."""
+        assert self.future is not None
+        if stored.cancelled() or self.future.done():
+            return
+        promise = stored.result()
+        if promise is not None and is_exit(promise):
+            self.attempt.replay.remember(promise.id, promise)
+            by_hand = self.attempt.replay.found(promise.id, DEFER_UNTIL)
+            error = None if by_hand is None else by_hand.error_again()
+        at = None if promise is None else promise.settled_at
+        self.future.set_result(WaitEnd(self.attempt.now() if at is None else at, error=error))
 
     def ended(self, future: "asyncio.Future[Any]") -> WaitEnd:
-        error = future.exception()
-        if error is not None and not isinstance(error, DeferTimeout | ConditionError):
-            raise error
-        return self.now_ended(error)
+        return future.result()
 
-    def now_ended(self, error: DeferTimeout | ConditionError | None = None) -> WaitEnd:
-        """Recorded at once: a condition that has held is not asked again."""
-        self.attempt.note(
-            self.record_id, DEFER_UNTIL if error is None else DEFER_UNTIL.raising(error)
-        )
+    async def ask_again(self) -> None:
+        if self._stored is not None:
+            await asyncio.wait([self._stored])
+
+    def now_ended(self, error: ConditionError | None = None) -> None:
+        """Before it was shown: nobody else can have ended it."""
+        self._record(error)
         self.end = WaitEnd(self.attempt.now(), error=error)
-        return self.end
+
+    def _record(self, error: DeferTimeout | ConditionError | None) -> StoredRecord:
+        record = DEFER_UNTIL if error is None else DEFER_UNTIL.raising(error)
+        return self.attempt.note(self.record_id, record)
 
 
 class TimedOut(Struct, frozen=True):
@@ -267,7 +303,7 @@ async def begin_condition(
     if poll is None:
         wait.now_ended()
         return wait
-    wait.future = poll.future
+    wait.follow(poll.future)
     wait.waiting = replace(wait.waiting, deadline=deadline)
     return wait
 
@@ -295,6 +331,8 @@ async def watch_condition(
     poll.record_id = record_id
     if attempt is not None and until is not None:
         poll.expire = partial(_expire, wheel, attempt, poll, until)
+        if attempt.is_moved(until.record_id):
+            poll.timeout = None  # its length says nothing any more
     count_first(poll, first.error)
     return poll, None if until is None else until.deadline
 
@@ -353,7 +391,8 @@ async def begin_promise(
     while begun is not None and (is_late(promise, begun) or _is_over(promise, begun, attempt)):
         moved_to = await attempt.later_deadline(record_id, begun)
         if moved_to is None:
-            return TimedOut(DeferTimeout(timeout_message(attempt.id, promise.id, within)), begun)
+            why = timeout_message(attempt, promise.id, record_id, within)
+            return TimedOut(DeferTimeout(why), begun)
         begun = moved_to
     return _watch(attempt, promise.id, within, record_id) if promise.is_pending else promise
 
@@ -366,7 +405,7 @@ def _watch(attempt: Attempt, promise_id: str, within: float | None, record_id: s
     length = millis_of(within)
     if length == NEVER:
         return attempt.watch(promise_id)
-    timeout = timeout_message(attempt.id, promise_id, within)
+    timeout = timeout_message(attempt, promise_id, record_id, within)
     return attempt.watch_until(promise_id, attempt.begin_wait(record_id, length), timeout)
 
 
@@ -406,8 +445,10 @@ def condition_sentence(term: ConditionTerm) -> str:
     return f"waiting until {name_of(term.condition)} is true"
 
 
-def timeout_message(task_id: str, promise_id: str, within: float | None) -> str:
-    return f"{task_id}: promise {promise_id} was not settled in {within or 0:g} s"
+def timeout_message(attempt: Attempt, promise_id: str, record_id: str, within: float | None) -> str:
+    is_moved = attempt.is_moved(record_id)
+    when = MOVED_DEADLINE if is_moved else f"in {within or 0:g} s"
+    return f"{attempt.id}: promise {promise_id} was not settled {when}"
 
 
 def stop_all(waits: Sequence[BegunWait]) -> None:

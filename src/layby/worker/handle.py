@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from msgspec.structs import replace
 
 from layby.core.commands import CreatePromise, FenceTask
+from layby.core.held_exits import is_exit
 from layby.core.model import NEVER, Promise
 from layby.core.questions import ASKER
 from layby.core.waits import WaitingOn
@@ -39,7 +40,7 @@ from layby.worker.approval_requests import (
     begin_approval,
     new_approval,
 )
-from layby.worker.attempt import Attempt
+from layby.worker.attempt import Attempt, ShownWait
 from layby.worker.begun_waits import (
     DEFER_UNTIL,
     BegunWait,
@@ -625,16 +626,29 @@ class TaskHandle:
             await self._shared.end_wait(wait, is_ending=self._shared.is_ending())
             raise
         except (DeferTimeout, ConditionError) as error:
-            await self._shared.end_wait(wait, record_id, call and call.raising(error))
-            raise
+            by_hand = await self._end_recorded(wait, record_id, call and call.raising(error))
+            if by_hand is None:
+                raise
+            by_hand.raise_again()
+            return None
         except BaseException:
             await self._shared.end_wait(wait)
             raise
         if poll is None:
             await self._shared.end_wait(wait)
-        else:
-            await self._shared.end_wait(wait, record_id, call)
+        elif (by_hand := await self._end_recorded(wait, record_id, call)) is not None:
+            by_hand.raise_again()
         return result
+
+    async def _end_recorded(
+        self, wait: ShownWait, record_id: str | None, record: Record | None
+    ) -> Record | None:
+        """How a person has ended the wait, if that was stored first: it counts, now as later."""
+        stored = await self._shared.end_wait(wait, record_id, record)
+        if self._attempt is None or stored is None or not is_exit(stored):
+            return None
+        self._attempt.replay.remember(stored.id, stored)
+        return self._attempt.replay.found(stored.id, DEFER_UNTIL)
 
     def _check_may_park(self) -> None:
         if self._attempt is not None:
@@ -702,7 +716,8 @@ class TaskHandle:
     def _record(self, record_id: str, record: Record) -> None:
         """Record the end of a call that does not wait."""
         if self._attempt is not None:
-            self._attempt.show(self._shared.shown, record_id, of=record)
+            self._attempt.carry(record_id, record)
+            self._attempt.show(self._shared.shown)
 
     def _checkpoint(self, key: str, args: tuple[Any, ...]) -> tuple[str, Record]:
         replay = self._attempt_with_store().replay

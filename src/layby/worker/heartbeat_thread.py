@@ -57,7 +57,7 @@ class HeartbeatThread:
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._beat_task: asyncio.Task[None] | None = None
         self._client: Client
-        self._late: set[asyncio.Task[None]] = set()
+        self._late: dict[asyncio.Task[None], asyncio.Task[bool]] = {}  # who closes after which beat
         self._thread = threading.Thread(target=self._run, name="layby-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -77,13 +77,13 @@ class HeartbeatThread:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        """`stop` cancels the beating, never the closing of the connections."""
+        """`stop` cancels beats, never the closing of their connections."""
         self._client = self._connect(self._lease)
         self._beat_task = asyncio.create_task(self._beat_forever())
         self._own_loop = asyncio.get_running_loop()
         await asyncio.wait([self._beat_task])
-        for late in self._late:
-            late.cancel()
+        for beat in self._late.values():
+            beat.cancel()
         await asyncio.gather(self._client.close(), *self._late, return_exceptions=True)
 
     async def _beat_forever(self) -> None:
@@ -109,8 +109,8 @@ class HeartbeatThread:
     def _let_finish(self, beat: "asyncio.Task[bool]", client: Client) -> None:
         """Wait for an answer that is late, for as long as it can still renew the lease."""
         late = asyncio.create_task(_close_after(beat, client))
-        self._late.add(late)
-        late.add_done_callback(self._late.discard)
+        self._late[late] = beat
+        late.add_done_callback(self._late.pop)
 
     async def _beat_is_answered(self, client: Client) -> bool:
         try:

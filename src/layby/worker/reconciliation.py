@@ -3,11 +3,13 @@
 An answer that got lost may have carried tasks. Such a task is handed back; one that the store has
 given to somebody else, or that is over, is ended here: the notice that said so may have been lost
 with an answer or a stream. Requests under way make the two differ for a moment, so only what
-differs twice in the same way counts; versions make a mistake harmless.
+differs twice in the same way counts, and a task that is unknown here is on its way as long as a
+request that may bring it is not answered. An answer may never come, so this has an end, too: if it
+comes after all, the worker leaves alone what has been handed back (`Worker.give_up_answer`).
 """
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from layby.client.paging import pages
 from layby.core.commands import Released, ReleaseTasks
@@ -20,14 +22,24 @@ logger = logging.getLogger(__name__)
 
 BEATS_BETWEEN_CHECKS: Final = 60
 """Heartbeats after which they are compared though the counts agree: mistakes may cancel out."""
+MOST_LOOKS: Final = 7
+"""Comparisons after which a task is handed back though its answer may be under way: two leases."""
 Claimed = tuple[str, int]
 """The id and version of a task."""
+
+
+class Sighting(NamedTuple):
+    """Of a task that the store has given to us and that is unknown here."""
+
+    mark: int
+    """What had been sent when it was seen first (`OpenTakes`)."""
+    looks: int
 
 
 class Reconciler:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._unknown: set[Claimed] = set()
+        self._unknown: dict[Claimed, Sighting] = {}
         self._missing: set[Claimed] = set()
         self._is_running = False
         self._beats = 0
@@ -69,12 +81,28 @@ class Reconciler:
         for task_id, version in missing & self._missing:
             self._worker.lost(task_id, version)
         self._missing = missing - self._missing
-        unknown_before, self._unknown = self._unknown, unknown
-        for task in sorted(unknown & unknown_before):
+        self._note_unknown(unknown)
+        for task in sorted(filter(self._is_lost, unknown)):
             await self._hand_back(*task)
-            self._unknown.discard(task)
+            del self._unknown[task]
+
+    def _note_unknown(self, unknown: set[Claimed]) -> None:
+        first, before = Sighting(self._worker.open_takes.sent, 0), self._unknown
+        self._unknown = {}
+        for task in unknown:
+            mark, looks = before.get(task, first)
+            self._unknown[task] = Sighting(mark, looks + 1)
+        if not unknown <= before.keys():
+            self._worker.replace_standing_take()  # else its answer may be far away
+
+    def _is_lost(self, task: Claimed) -> bool:
+        mark, looks = self._unknown[task]
+        is_under_way = not self._worker.open_takes.are_answered(mark)
+        return looks >= (MOST_LOOKS if is_under_way else 2)
 
     async def _hand_back(self, task_id: str, version: int) -> None:
+        if not self._worker.give_up_answer(task_id, version):
+            return  # its answer has come while others were handed back
         message = "%s was given to this worker in an answer that got lost; it is handed back"
         logger.warning(message, task_id)
         worker, task = self._worker, Released(task_id, version, begun=False)

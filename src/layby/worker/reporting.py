@@ -31,6 +31,7 @@ from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback, Callbacks
 from layby.worker.credit import NOTHING, Ask
 from layby.worker.ending import Completed, Deferring, Failed, failed
+from layby.worker.open_takes import OpenTakes
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class ReportHost(Protocol):
     """What reports need from the worker."""
 
     client: WatchingClient
+    open_takes: OpenTakes
 
     def now(self) -> Millis: ...
 
@@ -185,6 +187,7 @@ class Reporter:
     # --- sending -------------------------------------------------------------------------
 
     def _send(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
+        self._host.open_takes.begin(report)
         answer = self._host.client.ask(report)
         answer.add_done_callback(partial(self._answered, report, ask, then))
 

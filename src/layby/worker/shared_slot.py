@@ -9,6 +9,7 @@ import asyncio
 import threading
 from typing import Any, Protocol, cast
 
+from layby.core.model import Promise
 from layby.core.waits import WaitingOn
 from layby.worker.attempt import Attempt, PollState, ShownWait
 from layby.worker.replay import Record
@@ -152,8 +153,12 @@ class SharedSlot:
         record: Record | None = None,
         *,
         is_ending: bool = False,
-    ) -> None:
-        """The wait has ended: its strand goes on with the slot; a body being ended needs none."""
+    ) -> Promise | None:
+        """The wait has ended: its strand goes on with the slot; a body being ended needs none.
+
+        Returns the record of its end that is stored, if there is to be one: ours, or that of a
+        person who was first.
+        """
         strand = self._caller()
         self._waits = tuple(each for each in self._waits if each is not wait)
         self._strands.end_wait(strand)
@@ -161,8 +166,8 @@ class SharedSlot:
             self._strands.resume(strand)
             if self._attempt is not None and self._waits:
                 self._attempt.show(self.shown)
-            return
-        await self._go_on(strand, record_id, record)
+            return None
+        return await self._go_on(strand, record_id, record)
 
     async def ensure_held(self) -> None:
         """Before a strand works: if the body does not hold its slot, the strand waits for it."""
@@ -172,14 +177,22 @@ class SharedSlot:
 
     async def _go_on(
         self, strand: Strand, record_id: str | None = None, record: Record | None = None
-    ) -> None:
+    ) -> Promise | None:
+        """The record is written with what is shown next: that it stands in line, or that it runs.
+
+        Nothing runs before it is stored: whoever ends the wait otherwise meanwhile is refused.
+        """
+        attempt, stored = self._attempt, None
+        if attempt is not None and record_id is not None and record is not None:
+            stored = attempt.carry(record_id, record)
         interrupted = await self._wait_for_slot()
         self._strands.resume(strand)
-        if self._attempt is not None:
-            self._attempt.resume(record_id, record, still=self._first)
+        if attempt is not None:
+            attempt.resume(self._first)
         self._update_lend_timer()
         if interrupted is not None:
             raise interrupted
+        return None if stored is None else await asyncio.shield(stored)
 
     async def _wait_for_slot(self) -> asyncio.CancelledError | None:
         """Wait until the slot is held; returns a cancellation that came meanwhile."""
@@ -205,7 +218,7 @@ class SharedSlot:
         if slot_future is None:
             self._strands.resume(MAIN)
             if self._attempt is not None and self._attempt.is_parked:
-                self._attempt.resume(still=self._first)
+                self._attempt.resume(self._first)
             self._update_lend_timer()
         return slot_future
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from layby.core.model import Millis, life_root_of, root_of
+from layby.core.model import NEVER, Millis, life_root_of, root_of
 from layby.core.promises import RUN_PREFIX
 from layby.core.waits import WaitingOn
 
@@ -12,7 +12,16 @@ TO_LET_OTHERS_GO = WaitingOn("slot", "lets others go first, waiting for a slot")
 
 def begun(wait: WaitingOn, now: Millis) -> WaitingOn:
     """Without a second copy of it, if its beginning is told already."""
+    wait = _without_never(wait)
     return wait if wait.since else replace(wait, since=now)
+
+
+def _without_never(wait: WaitingOn) -> WaitingOn:
+    """A wait that a person has made endless has a deadline to us, which is no date."""
+    members = wait.members
+    if any(each.deadline == NEVER for each in members):
+        wait = replace(wait, members=tuple(map(_without_never, members)))
+    return wait if wait.deadline != NEVER else replace(wait, deadline=None)
 
 
 def with_aside(wait: WaitingOn, aside: str) -> WaitingOn:

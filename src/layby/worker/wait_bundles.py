@@ -30,6 +30,7 @@ from layby.worker.begun_waits import (
     begin_sleep,
     stop_all,
 )
+from layby.worker.condition_poll import MOVED_DEADLINE
 from layby.worker.promise_watches import DeadlineWatch
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record
@@ -170,9 +171,9 @@ class BundleWait(BegunWait):
 
     def _time_out(self) -> None:
         assert self._deadline is not None
-        error = DeferTimeout(
-            f"{self.attempt.id}: {self._term.sentence()} did not end in {self._term.within:g} s"
-        )
+        is_moved = self.attempt.is_moved(self.record_id)
+        when = MOVED_DEADLINE if is_moved else f"in {self._term.within:g} s"
+        error = DeferTimeout(f"{self.attempt.id}: {self._term.sentence()} did not end {when}")
         self._end(WaitEnd(self._deadline.deadline, error=error))
         self.attempt.note(self.record_id, self._term.called().raising(error))
 

@@ -40,10 +40,17 @@ class WaitDeadline:
 class WaitDeadlines:
     """`send_soon` is called when there is something that no annotation has carried yet."""
 
-    __slots__ = ("_begun", "_ended", "_fixed", "_send_soon", "has_unsent")
+    __slots__ = ("_begun", "_ended", "_fixed", "_moved", "_send_soon", "has_unsent")
 
-    def __init__(self, fixed: Mapping[str, Millis], send_soon: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        fixed: Mapping[str, Millis],
+        send_soon: Callable[[], None],
+        moved: frozenset[str] = frozenset(),
+    ) -> None:
+        """`moved`: waits whose deadlines people have moved before this run of the body."""
         self._fixed = dict(fixed)
+        self._moved = moved
         self._send_soon = send_soon
         self._begun: dict[str, WaitDeadline] = {}
         self._ended: tuple[str, ...] = ()
@@ -73,7 +80,12 @@ class WaitDeadlines:
             return False
         self._begun.pop(record_id, None)
         self._fixed[record_id] = at
+        self._moved |= {record_id}
         return True
+
+    def is_moved(self, record_id: str) -> bool:
+        """Whether it does not last as long as its call says: a person has decided otherwise."""
+        return record_id in self._moved
 
     def end(self, record_id: str) -> None:
         was_begun = self._begun.pop(record_id, None) is not None

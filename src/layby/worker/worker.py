@@ -57,6 +57,7 @@ from layby.worker.ending import classify
 from layby.worker.gc_freeze import GcFreezer
 from layby.worker.lease import Elapsed, LeaseTime
 from layby.worker.loop_watch import LoopWatch
+from layby.worker.open_takes import OpenTakes
 from layby.worker.promise_watches import PromiseWatches
 from layby.worker.releases import OLD_BODY_MS, Releases
 from layby.worker.renewal import Renewal
@@ -78,6 +79,8 @@ CALLBACKS_S = 1.0
 """How long callbacks may still take when the worker stops."""
 REFUSED_S = 5.0
 """How long a worker that was refused waits before it asks for tasks again."""
+MOST_GIVEN_UP = 1_000
+"""How many tasks are remembered whose answers may still come: the oldest are forgotten."""
 
 
 class WorkerConfig(Struct, frozen=True):
@@ -131,6 +134,9 @@ class Worker:
         """Versions of tasks that were claimed ahead and have begun; the store does not know."""
         self.holds: dict[str, int] = {}
         """Versions of the tasks that it was given and has not handed back, as far as it knows."""
+        self.open_takes = OpenTakes()
+        self._given_up: dict[str, int] = {}
+        """Versions of tasks that were handed back as their answer did not come; it may still."""
         self._running: set[Body] = set()
         self._stuck: dict[Body, str] = {}
         self.slots_lent = 0
@@ -144,7 +150,7 @@ class Worker:
         self._standing = StandingTake(
             self.credit,
             self._standing_take_for,
-            self._patiently,
+            self._send_take,
             self._standing_take_answered,
             self.spawn,
         )
@@ -334,7 +340,7 @@ class Worker:
         """A take that is answered at once."""
         reply = None
         try:
-            reply = await self._patiently(self.take(ask))
+            reply = await self._send_take(self.take(ask))
         finally:
             self.credit.answered(ask)
         if reply is not None:
@@ -371,8 +377,7 @@ class Worker:
     def code_changed(self) -> None:
         """The program may have code for more workflows now: ask for those too."""
         self.calls.code_changed()
-        if self._program.names and self.stopping is None:
-            self._standing.send_now()
+        self.replace_standing_take()
         self.dispatch()
 
     # --- takes ---------------------------------------------------------------------------
@@ -465,12 +470,16 @@ class Worker:
             first = sum(node.slots for node in command.nodes if not node.after)
             ask = self.credit.ask(first)
         take = self.take(ask) if ask.free else None
+        starting = replace(command, take=take)
+        self.open_takes.begin(starting)
         try:
-            reply = await self.client.send(replace(command, take=take))
+            reply = await self.client.send(starting)
         except BaseException:
             self.credit.answered(ask)
             self.dispatch()
             raise
+        finally:
+            self.open_takes.end(starting)
         self.credit.answered(ask)
         # Without a take, the answer says nothing about what is left in the store.
         self._handle_reply(reply, NOTHING if take is None else ask)
@@ -503,6 +512,8 @@ class Worker:
     def arrive(self, claims: Iterable[Claim]) -> None:
         """Tasks that are ours now; they stand in line while they are loaded."""
         for claim in claims:
+            if self._given_up.get(claim.task.id) == claim.task.version:
+                continue  # its answer was late, not lost: by now it may be somebody else's
             body = Body(self, claim)
             if claim.task.is_ours:
                 self.holds[claim.task.id] = claim.task.version
@@ -512,6 +523,23 @@ class Worker:
                 self._load(body)
             else:
                 self._arrive(body, claim)
+
+    def replace_standing_take(self) -> None:
+        """The one that waits at the store is answered then, with the tasks that it was given."""
+        if self._program.names and self.stopping is None:
+            self._standing.send_now()
+
+    def give_up_answer(self, task_id: str, version: int) -> bool:
+        """Whether a task that the store has given to us can be handed back as one that has not
+        begun: not if it is here by now. If its answer still comes, it does not begin either.
+        """
+        if self.holds.get(task_id) == version:
+            return False
+        self._given_up.pop(task_id, None)
+        self._given_up[task_id] = version
+        if len(self._given_up) > MOST_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+        return True
 
     def _arrive(self, body: Body, claim: Claim) -> None:
         if self._end_older_attempt(claim):
@@ -706,7 +734,7 @@ class Worker:
 
     def _report(self, attempt: Attempt, task: "asyncio.Task[Any] | None") -> None:
         """Once for each try."""
-        if attempt.is_reported or self._is_loop_ending():
+        if attempt.is_reported or self.is_loop_ending():
             return
         ending = classify(attempt, task)
         if ending == "taken away":
@@ -719,7 +747,7 @@ class Worker:
             attempt.outlasted = task is None
             self._reporter.report(attempt, ending)
 
-    def _is_loop_ending(self) -> bool:
+    def is_loop_ending(self) -> bool:
         """Whether somebody ends the loop without closing the Runner: bodies cancelled by that have
         not failed. Their tasks go on elsewhere, as if the process had died.
         """
@@ -770,6 +798,7 @@ class Worker:
         return not self.holds and not self.calls.leased()
 
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
+        self.open_takes.end(report)
         self.credit.answered(ask)
         if not _is_kept(report, reply):
             self.let_go(report.id, report.version)
@@ -812,6 +841,13 @@ class Worker:
             await self.calls.renew(attempt.id, attempt.version)
 
     # --- small things --------------------------------------------------------------------
+
+    async def _send_take(self, take: Take) -> Reply | None:
+        self.open_takes.begin(take)
+        try:
+            return await self._patiently(take)
+        finally:  # whoever asked accepts the tasks before anything else happens
+            self.open_takes.end(take)
 
     async def _patiently(self, command: Any) -> Reply | None:
         """Send until the store answers; None when the engine has been stopped."""

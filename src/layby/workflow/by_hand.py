@@ -12,19 +12,29 @@ MAX_NAMED: Final = 8
 
 
 def by_hand(task_id: str, waiting: Waiting) -> tuple[str, ...]:
-    """For the wait of a task; empty if only others than people can end it, or nobody has to."""
+    """For the wait of a task; empty if only others than people can end it, or nobody has to.
+
+    They name the wait itself, as far as it has a name: the task may be in another one when they are
+    typed.
+    """
     told = waiting.told
+    wait_id = (told and _name_of(told)) or task_id
     if waiting.form == "backoff":
-        return (f"layby wake {_typed(task_id)}",)
+        return (f"layby wake {_typed(wait_id)}",)
     if waiting.form == "suspended" and waiting.kind == "trigger":
-        return (f"layby wake {_typed(task_id)} --value JSON", _extend(task_id))
+        return (f"layby wake {_typed(wait_id)} --value JSON", _extend(wait_id))
     if not waiting.is_held or told is None:
         return ()
     if told.kind != "bundle":
-        return tuple(_commands(task_id, told))
-    own = [_extend(task_id)] if told.record_id is not None else []
-    found = [line for each in told.members for line in _commands(each.record_id or "", each)]
+        return tuple(_commands(wait_id, told))
+    own = [_extend(wait_id)] if told.record_id is not None else []
+    found = [line for each in told.members for line in _commands(_name_of(each) or "", each)]
     return tuple([*own, *found][:MAX_NAMED])
+
+
+def _name_of(told: WaitingOn) -> str | None:
+    """That of a call means the wait of the function that serves it, while it is in one."""
+    return None if told.kind == "rpc" else told.record_id
 
 
 def _commands(wait_id: str, told: WaitingOn) -> Iterator[str]:
@@ -34,7 +44,8 @@ def _commands(wait_id: str, told: WaitingOn) -> Iterator[str]:
         case "sleep" | "condition":
             yield f"layby wake {_typed(wait_id)}"
         case "approval":
-            yield from (f"layby approve {awaited}", f"layby deny {awaited}")
+            yield approving(told.awaited or "", asks_value=told.asks_value)
+            yield f"layby deny {awaited}"
         case "map":
             yield f"layby cancel {awaited}"
         case "promise" | "rpc" if told.awaited is not None:
@@ -47,6 +58,11 @@ def _commands(wait_id: str, told: WaitingOn) -> Iterator[str]:
             return
     if wait_id and told.record_id is not None and (told.kind == "sleep" or told.deadline):
         yield _extend(wait_id)
+
+
+def approving(approval_id: str, *, asks_value: bool) -> str:
+    """The command that says yes."""
+    return f"layby approve {_typed(approval_id)}{' --value JSON' if asks_value else ''}"
 
 
 def _extend(wait_id: str) -> str:

@@ -15,7 +15,7 @@ from layby.core.birth import schedule_of
 from layby.core.codes import refusing_codes
 from layby.core.joins import MAP, mapped_by
 from layby.core.model import Millis, Promise, Task
-from layby.core.questions import asker_of
+from layby.core.questions import asker_of, question_of
 from layby.core.replies import Explanation
 from layby.core.waits import (
     Waiting,
@@ -27,7 +27,7 @@ from layby.core.waits import (
 from layby.wire import json_values
 from layby.wire.call_format import read_call
 from layby.workflow import plan
-from layby.workflow.by_hand import by_hand
+from layby.workflow.by_hand import approving, by_hand
 from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
 from layby.workflow.limit_reasons import defining_command, no_permit, who_gives_permit
@@ -125,10 +125,17 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         command=_command(about, waiting),
         otherwise=_otherwise(about, waiting),
         by_hand=by_hand(about.promise.id, waiting),
-        awaited=tuple(each.id for each, _ in about.awaited) if waiting.has_awaited else (),
+        awaited=_causes_of(about) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
         failed=_before_clean_up(about),
     )
+
+
+def _causes_of(about: Explanation) -> tuple[str, ...]:
+    """What it waits for; the deadline of a deferral only ends that."""
+    deferred = None if about.task is None else about.task.open_resumption
+    deadline = None if deferred is None else deferred.deadline
+    return tuple(each.id for each, _ in about.awaited if each.id != deadline)
 
 
 def sentence_of(
@@ -370,7 +377,8 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
         return _start_worker(about)
     settling = _settling(about) if waiting.is_held or waiting.form == "suspended" else None
     if settling is None and waiting.form == "suspended" and waiting.kind == "trigger":
-        return f"layby wake {quoted(short_id(about.promise.id))}"
+        named = waiting.told and waiting.told.record_id
+        return f"layby wake {quoted(short_id(named or about.promise.id))}"
     return settling
 
 
@@ -589,8 +597,10 @@ def _settling(about: Explanation) -> str | None:
 
 def _resolve(promise: Promise) -> str:
     if asker_of(promise) is not None:
-        return f"layby approve {quoted(short_id(promise.id))}"
-    return f"layby resolve {quoted(promise.id)} --value JSON"
+        question = question_of(promise)
+        asks_value = question is not None and question.schema is not None
+        return approving(promise.id, asks_value=asks_value)
+    return f"layby resolve {quoted(short_id(promise.id))} --value JSON"
 
 
 def _lease(about: Explanation, task: Task, now: Millis) -> str:

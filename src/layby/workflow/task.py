@@ -178,6 +178,11 @@ def task(
         task_id = _task_id(function, id)
         if process:
             _check_can_leave(function, task_id)
+        if rpc is not None and limit is not None:
+            raise WorkflowError(
+                f"task '{task_id}' has a limit, which does not count for calls: remove rpc=, or "
+                "give the limit to the tasks that call it"
+            )
         if rpc is not None and _needs_item(function, task_id):
             raise WorkflowError(
                 f"task '{task_id}' takes an item, which calls do not have: remove rpc=, or give "

@@ -26,6 +26,7 @@ SHOWN: Final = 4
 _URGENCY: Final = {
     "condition": 1,
     "trigger": 1,
+    "limit": 1,
     "slot": 2,
     "running": 2,
     "backoff": 3,
