@@ -25,6 +25,11 @@ from layby.core.replies import PruneData
 from layby.core.settings import RetentionPolicy, Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
+from layby.engine.switch_interval import (
+    SWITCH_INTERVAL_S,
+    lower_switch_interval,
+    restore_switch_interval,
+)
 from layby.local import LocalClient
 from layby.store.sqlite import SqliteStore
 
@@ -154,6 +159,7 @@ def _told(what: str, quiet: list[float], pruned: list[float], took: float, roots
 async def _by_command(path: Path) -> tuple[list[float], list[float], float, int]:
     """With pruning and without it in turns, so that a busy machine is the same for both."""
     engine = Engine(SqliteStore(path, Settings(), next_after), SystemClock())
+    lower_switch_interval(SWITCH_INTERVAL_S)  # as every Runner and server does
     engine.start()
     try:
         client = LocalClient(engine)
@@ -172,6 +178,7 @@ async def _by_command(path: Path) -> tuple[list[float], list[float], float, int]
         return quiet, pruned, took, roots
     finally:
         engine.stop()
+        restore_switch_interval(SWITCH_INTERVAL_S)
 
 
 def _tell_progress(quiet: list[float], pruned: list[float], took: float, roots: int) -> None:

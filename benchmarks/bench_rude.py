@@ -7,6 +7,7 @@ cost the server nothing but what it does for them.
 import argparse
 import asyncio
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -36,6 +37,10 @@ TURN_S = 5.0
 """With them and without them in turns, so that a busy machine is the same for both."""
 RUDE_S = float(os.environ.get("RUDE_S", "600"))
 """How long they are there while memory is watched; `--memory-seconds` of this script sets it."""
+IN_STEP = "IN_STEP" in os.environ
+"""All clients of a kind at the same moment: they share one loop, and would keep in step for ever.
+By default each has moments of its own, as clients of different machines have, just as often.
+"""
 ARRIVING_S = 1.0
 """Until all of them are connected, or gone: what is measured then does not count."""
 SETTLED_S = 20.0
@@ -176,7 +181,7 @@ async def be_rude(port: int, kinds: list[str]) -> None:
         while True:
             with suppress(OSError):
                 await RUDE[kind](port, number)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05 if IN_STEP else random.uniform(0, 0.1))
 
     os.setpriority(os.PRIO_PROCESS, 0, 19)
     print("rude", flush=True)

@@ -113,7 +113,9 @@ class Wire:
     def read(self) -> bytes:
         answer = b""
         while True:
-            answer += self._socket.recv(65_536)
+            piece = self._socket.recv(65_536)
+            assert piece, "the server hung up"
+            answer += piece
             head, _, body = answer.partition(b"\r\n\r\n")
             if _ and len(body) >= int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]):
                 assert head.startswith(b"HTTP/1.1 200"), answer

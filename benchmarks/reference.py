@@ -1,5 +1,6 @@
 """Bare loops that say what this machine can do in this minute; every bar is read beside them."""
 
+import asyncio
 import heapq
 import os
 import shutil
@@ -8,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -86,6 +88,33 @@ def commit_seconds(count: int) -> list[float]:
     return found
 
 
+def handed_over_p50_ms(rest_s: float, count: int = 200) -> float:
+    """A loop rests, hands one row to a thread, which commits it (FULL), and hears of it.
+
+    The least that an asyncio program does to have something on the disk by a thread of its own,
+    with nothing decided, looked up or woken. Processors that have rested are slow at first:
+    whatever is measured after a rest is read beside this.
+    """
+    return statistics.median(asyncio.run(_handed_over(rest_s, count))) * 1000
+
+
+async def _handed_over(rest_s: float, count: int) -> list[float]:
+    found: list[float] = []
+    loop = asyncio.get_running_loop()
+    with folder() as path, ThreadPoolExecutor(1) as thread:
+        connection = _connect(path / "bare.db", check_same_thread=False)
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, value TEXT)")
+        for _ in range(count):
+            await asyncio.sleep(rest_s)
+            start = time.perf_counter()
+            await loop.run_in_executor(
+                thread, connection.execute, "INSERT INTO t (value) VALUES ('x')"
+            )
+            found.append(time.perf_counter() - start)
+        connection.close()
+    return found
+
+
 def statements_per_s(rows: int = 20_000, per_commit: int = 64, *, narrow: bool = False) -> float:
     """Insert a row, later update it; one FULL commit per 64 statements.
 
@@ -138,8 +167,8 @@ def _count(connection: sqlite3.Connection, done: int, per_commit: int) -> int:
     return done + 1
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
+def _connect(path: Path, *, check_same_thread: bool = True) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=check_same_thread)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     return connection
