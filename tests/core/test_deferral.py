@@ -48,7 +48,7 @@ def test_one_step_suspends_and_says_what_for(world: World) -> None:
         1,
         0,
     )
-    assert task.is_deferred
+    assert shown_state(task) == "deferred"
     assert shown_state(task) == "deferred"
     told = msgspec.json.decode(task.waiting_on or "")
     assert (told["kind"], told["awaited"], told["deadline"]) == ("trigger", "paid", 5_000)
@@ -422,7 +422,7 @@ def test_a_wait_may_last_for_ever_after_all(world: World) -> None:
     deferred(world, r.trigger("Event", name="paid"), 1_000)
     world.ok(c.ExtendWait(id=NODE, exit_id="more"))
     world.tick(NEVER - world.now - 10)
-    assert world.task(NODE).is_deferred
+    assert shown_state(world.task(NODE)) == "deferred"
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -308,11 +308,6 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return None if found is None or found.is_over else found
 
     @property
-    def is_deferred(self) -> bool:
-        """It waits for a trigger, and nobody runs or holds it."""
-        return self.state == "suspended" and self.open_resumption is not None
-
-    @property
     def is_trigger(self) -> bool:
         """Its body is run by a trigger manager, for a task that waits."""
         return self.group == TRIGGER_GROUP

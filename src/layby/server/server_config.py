@@ -45,8 +45,6 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 PushAuth = Literal["none", "bearer"]
 
-LONG: Final = DurationValue(1_000, 3650 * 24 * 3_600_000)
-"""From a second to ten years."""
 KEPT_FOR: Final = DurationValue(0, LONGEST_RETENTION_MS, needs_unit=True)
 """What is pruned by mistake is gone: 7 could mean seconds or days."""
 MIN_KEY_CHARS: Final = 32

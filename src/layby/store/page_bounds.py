@@ -39,7 +39,6 @@ class Shown(NamedTuple):
     value: bool = False
 
 
-LEAN: Final = Shown()
 PARAMS: Final = Shown(param=True)
 VALUES: Final = Shown(value=True)
 WHOLE: Final = Shown(param=True, value=True)

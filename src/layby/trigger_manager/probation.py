@@ -58,11 +58,6 @@ class Probation:
             self._timer.cancel()
         self._new.clear()
 
-    @property
-    def suspects(self) -> int:
-        """How many wait for their turn."""
-        return len(self._line)
-
     async def _enter(self, share: int) -> None:
         """First come, first served: a big one is not passed by small ones for ever."""
         if not self._line and self._room >= share:
