@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.model import NEVER, Schedule
+from layby.core.model import NEVER
 from layby.core.replies import RowPage
+from layby.core.schedule import Schedule
 from layby.core.schedules import FireSchedule, due, occurrences
 from layby.core.settings import NoInstant
 from tests.helpers import requests as r

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from layby.core import commands as c
-from layby.core.model import Schedule
 from layby.core.replies import ScheduleData
+from layby.core.schedule import Schedule
 from layby.wire import answers
 from layby.wire.encode import encode
 from tests.helpers import requests as r

@@ -16,7 +16,8 @@ from msgspec import Struct, field
 from layby.core import invariants
 from layby.core.invariants import INVARIANTS, StateView, Violation
 from layby.core.limit import Limit
-from layby.core.model import Holder, Listener, Message, Millis, Promise, Schedule, Task, Wait
+from layby.core.model import Holder, Listener, Message, Millis, Promise, Task, Wait
+from layby.core.schedule import Schedule
 from layby.core.state import State
 from layby.store.pages import PageReads
 

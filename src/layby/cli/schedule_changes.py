@@ -24,9 +24,9 @@ from layby.core.commands import (
     StartScheduled,
     UnpauseSchedule,
 )
-from layby.core.model import Overlap, Schedule
 from layby.core.queries import SearchSchedules
 from layby.core.replies import Reply, RunData, ScheduleData, SchedulePage
+from layby.core.schedule import Overlap, Schedule
 from layby.core.schedules import group as group_of
 from layby.errors import NotFound, UsageError, error_for
 from layby.runner.flow_directory import FlowDirectory

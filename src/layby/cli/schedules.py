@@ -12,8 +12,8 @@ from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged
 from layby.cli.promises import value_of
 from layby.cli.schedule_changes import add, pause, show_schedule, start_now, told, unpause
 from layby.core.commands import CreateSchedule, DeleteSchedule, GetSchedule
-from layby.core.model import Schedule
 from layby.core.queries import SearchSchedules
+from layby.core.schedule import Schedule
 
 
 @click.group(cls=CommandGroup, default="list", aliases={"get": "show", "search": "list"})

@@ -14,10 +14,10 @@ from layby.core.model import (
     Promise,
     Pruning,
     PublishedFlow,
-    Schedule,
     Task,
     Wait,
 )
+from layby.core.schedule import Schedule
 
 
 class Changes(Struct, eq=False):

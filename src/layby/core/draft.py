@@ -16,12 +16,11 @@ from layby.core.model import (
     Promise,
     Pruning,
     PublishedFlow,
-    Schedule,
     Task,
     Wait,
-    is_run_of,
 )
 from layby.core.rows import Rows
+from layby.core.schedule import Schedule, is_run_of
 from layby.core.settings import Settings
 
 

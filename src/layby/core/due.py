@@ -7,8 +7,9 @@ from layby.core import schedules
 from layby.core.endings import Endings
 from layby.core.limit import ANY, Limit
 from layby.core.limits import SPREAD, OpenGates, RecountParked, SpreadPattern
-from layby.core.model import Holder, Millis, Pruning, Schedule, TaskState
+from layby.core.model import Holder, Millis, Pruning, TaskState
 from layby.core.pruning import AUTOMATIC, FinishPruning, PruneTick
+from layby.core.schedule import Schedule
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import (
     ExpireHolders,

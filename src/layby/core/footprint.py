@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from layby.core.endings import Look
-from layby.core.model import Millis, Schedule
+from layby.core.model import Millis
 from layby.core.queue import Offer, TakeKey
+from layby.core.schedule import Schedule
 
 
 class OutsideFootprint(Exception):

@@ -6,8 +6,9 @@ from typing import Final
 from msgspec import Struct
 
 from layby.core.limit import Limit
-from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Schedule, Task
+from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Task
 from layby.core.queue import TaskPlace
+from layby.core.schedule import Schedule
 
 
 class Reply(Struct, frozen=True):

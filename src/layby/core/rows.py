@@ -22,15 +22,14 @@ from layby.core.model import (
     MessageKey,
     Millis,
     Promise,
-    Schedule,
     Task,
     Wait,
-    is_run_of,
     life_root_of,
     names_in,
 )
 from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.resumption import clean_up_id, cleans_up
+from layby.core.schedule import Schedule, is_run_of
 from layby.core.settings import Calendar, Settings
 from layby.core.waits import exit_ids, told_exit_ids
 

@@ -17,9 +17,10 @@ from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import NEVER, Millis, Schedule, later
+from layby.core.model import NEVER, Millis, later
 from layby.core.replies import OK, Empty, Reply, ScheduleData, ok, refuse
 from layby.core.runs import Node, StartRun
+from layby.core.schedule import Schedule
 from layby.core.settings import Calendar, NoInstant
 from layby.core.ticks import Tick
 

@@ -4,7 +4,7 @@ import msgspec
 
 from layby.core import birth
 from layby.core.fields import Tags
-from layby.core.model import Millis, Promise, Schedule, Task
+from layby.core.model import Millis, Promise, Task
 from layby.core.queries import (
     ListRuns,
     ListWaiting,
@@ -13,6 +13,7 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
+from layby.core.schedule import Schedule
 from layby.core.waits import waiting_of
 
 

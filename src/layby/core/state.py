@@ -12,10 +12,10 @@ from layby.core.model import (
     Promise,
     Pruning,
     PublishedFlow,
-    Schedule,
     Task,
     Wait,
 )
+from layby.core.schedule import Schedule
 
 
 class State(Struct):

@@ -11,8 +11,9 @@ from typing import Any, Self, TypeVar, Unpack
 from zoneinfo import ZoneInfo
 
 from layby.client.open_approvals import OpenApproval
-from layby.core.model import Millis, Overlap
+from layby.core.model import Millis
 from layby.core.replies import LimitStanding
+from layby.core.schedule import Overlap
 from layby.errors import UsageError
 from layby.runner.run import Run
 from layby.runner.runner import MEMORY_GRACE_S, Runner

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from zoneinfo import ZoneInfo
 
 from layby.client.paging import pages
-from layby.core import model, schedules
+from layby.core import schedules
 from layby.core.commands import (
     Command,
     CreateRunSchedule,
@@ -15,9 +15,11 @@ from layby.core.commands import (
     StartScheduled,
     UnpauseSchedule,
 )
-from layby.core.model import NEVER, Millis, Overlap
+from layby.core.model import NEVER, Millis
 from layby.core.queries import ListRuns, SearchSchedules
 from layby.core.replies import Reply, RowPage, RunData, ScheduleData, SchedulePage
+from layby.core.schedule import Overlap
+from layby.core.schedule import Schedule as ScheduleRow
 from layby.errors import NotAllowed, NotFound, UsageError, error_for
 from layby.runner.run import Run
 from layby.wire.durations import limit_of, millis_of, whole_number
@@ -38,7 +40,7 @@ class Schedule:
     `runner.schedules()` reads it again.
     """
 
-    def __init__(self, runner: "Runner", row: model.Schedule) -> None:
+    def __init__(self, runner: "Runner", row: ScheduleRow) -> None:
         self._runner = runner
         self._row = row
 
@@ -160,7 +162,7 @@ async def start_now(runner: "Runner", schedule_id: str) -> Run:
     return Run(runner, plan.run_id_of(reply.data.promise.id), is_new=True)
 
 
-async def _changed(runner: "Runner", command: PauseSchedule | UnpauseSchedule) -> model.Schedule:
+async def _changed(runner: "Runner", command: PauseSchedule | UnpauseSchedule) -> ScheduleRow:
     reply = await _sent(runner, command, command.id)
     assert isinstance(reply.data, ScheduleData)
     return reply.data.schedule

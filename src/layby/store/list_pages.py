@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from layby.core.flows import FindFlow
-from layby.core.model import Holder, Millis, PublishedFlow, Schedule, Task
+from layby.core.model import Holder, Millis, PublishedFlow, Task
 from layby.core.queries import (
     GetRecords,
     GetRun,
@@ -15,6 +15,7 @@ from layby.core.queries import (
     SearchTasks,
 )
 from layby.core.replies import FlowData, PromisePage, RowPage, SchedulePage, TaskPage
+from layby.core.schedule import Schedule
 from layby.core.search import (
     matches_promise,
     matches_run,

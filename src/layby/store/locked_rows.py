@@ -25,9 +25,10 @@ import msgspec
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
 from layby.core.limit import Limit
-from layby.core.model import HeldKey, Holder, Listener, Millis, Promise, Schedule, Task, Wait
+from layby.core.model import HeldKey, Holder, Listener, Millis, Promise, Task, Wait
 from layby.core.queue import Queue, Ready, TakeKey, entry_of
 from layby.core.rows import Rows
+from layby.core.schedule import Schedule
 from layby.store.api import StoreConflict
 from layby.store.postgres_dialect import PostgresDialect
 from layby.store.postgres_session import PostgresSession

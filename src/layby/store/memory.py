@@ -21,7 +21,6 @@ from layby.core.lane import Lane
 from layby.core.limit import PRIVATE, Limit, is_meant
 from layby.core.model import (
     FAR,
-    MOST_OPEN_RUNS,
     HeldKey,
     Holder,
     Listener,
@@ -30,16 +29,15 @@ from layby.core.model import (
     Millis,
     Promise,
     Pruning,
-    Schedule,
     TaskState,
     Wait,
-    is_run_of,
 )
 from layby.core.queries import (
     OfferMessages,
 )
 from layby.core.queue import Dated, Queue, Ready, TakeKey, entry_of, queues_of
 from layby.core.rows import Rows
+from layby.core.schedule import MOST_OPEN_RUNS, Schedule, is_run_of
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.ticks import Tick

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from layby.core.flows import FindFlow
 from layby.core.joins import counted
 from layby.core.limit import PRIVATE
-from layby.core.model import EMPTY, FAR, Millis, Schedule
+from layby.core.model import EMPTY, FAR, Millis
 from layby.core.queries import (
     CountItems,
     ExplainPromise,
@@ -33,6 +33,7 @@ from layby.core.replies import (
     TaskPage,
     WaitingPage,
 )
+from layby.core.schedule import Schedule
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.store import by_time, index_counts, list_pages

@@ -18,7 +18,6 @@ from layby.core.lane import Lane, Waiter
 from layby.core.limit import Limit
 from layby.core.model import (
     FAR,
-    MOST_OPEN_RUNS,
     Codes,
     Holder,
     Listener,
@@ -27,17 +26,16 @@ from layby.core.model import (
     Promise,
     Pruning,
     PublishedFlow,
-    Schedule,
     TaskState,
     Wait,
     lane_name,
-    run_ids_between,
 )
 from layby.core.queries import (
     OfferMessages,
 )
 from layby.core.queue import Dated, Queue, Ready, TakeKey, queues_of
 from layby.core.rows import Rows
+from layby.core.schedule import MOST_OPEN_RUNS, Schedule, run_ids_between
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import Tick
 from layby.store import indexed_tags

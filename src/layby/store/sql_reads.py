@@ -12,17 +12,7 @@ from msgspec.structs import replace
 from layby.core.flows import FindFlow
 from layby.core.joins import counted
 from layby.core.limit import Limit
-from layby.core.model import (
-    FAR,
-    Holder,
-    Listener,
-    Message,
-    Millis,
-    Pruning,
-    PublishedFlow,
-    Schedule,
-    Wait,
-)
+from layby.core.model import FAR, Holder, Listener, Message, Millis, Pruning, PublishedFlow, Wait
 from layby.core.queries import (
     CountItems,
     ExplainPromise,
@@ -47,6 +37,7 @@ from layby.core.replies import (
     TaskPage,
     WaitingPage,
 )
+from layby.core.schedule import Schedule
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.errors import StoreUnreadable

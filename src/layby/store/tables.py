@@ -16,17 +16,8 @@ from msgspec.inspect import (
 )
 
 from layby.core.limit import Limit
-from layby.core.model import (
-    Holder,
-    Listener,
-    Message,
-    Promise,
-    Pruning,
-    PublishedFlow,
-    Schedule,
-    Task,
-    Wait,
-)
+from layby.core.model import Holder, Listener, Message, Promise, Pruning, PublishedFlow, Task, Wait
+from layby.core.schedule import Schedule
 
 
 class Column(Struct, frozen=True):

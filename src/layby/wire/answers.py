@@ -13,7 +13,7 @@ from msgspec import Raw, Struct, defstruct
 from msgspec.json import Decoder
 
 from layby.core.kinds import BaseRequest
-from layby.core.model import Message, Promise, Schedule, Task
+from layby.core.model import Message, Promise, Task
 from layby.core.replies import (
     AnnotateData,
     Claim,
@@ -27,6 +27,7 @@ from layby.core.replies import (
     Reply,
     TakeData,
 )
+from layby.core.schedule import Schedule
 from layby.core.state import State
 from layby.errors import WireError
 from layby.wire.decode import KINDS, VERSION, Replies

@@ -20,10 +20,8 @@ from layby.core.model import (
     Listener,
     Message,
     NodeKind,
-    Overlap,
     Promise,
     PromiseState,
-    Schedule,
     Standing,
     Task,
     TaskState,
@@ -37,6 +35,7 @@ from layby.core.replies import (
     Resumed,
     TriggerEvent,
 )
+from layby.core.schedule import Overlap, Schedule
 from layby.core.state import State
 from layby.core.waits import ShownState, shown_state
 from layby.errors import WireError
