@@ -13,8 +13,10 @@ from layby.wire.call_format import Call
 from layby.wire.json_values import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.outcome import encode_skipped
-from layby.workflow.reasons import reason_of, short_id, subject_of
+from layby.workflow.reasons import reason_of
 from layby.workflow.rules import Skip
+from layby.workflow.short_ids import short_id
+from layby.workflow.wait_sentences import subject_of
 
 NOW = 100_000
 OURS = "poll://any@layby.default"

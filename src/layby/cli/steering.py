@@ -32,8 +32,8 @@ from layby.errors import Conflict, NotFound
 from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.mapped_tasks import parse_item_id
-from layby.workflow.reasons import not_halted
 from layby.workflow.short_ids import short_id
+from layby.workflow.wait_sentences import not_halted
 
 
 def _user() -> str:

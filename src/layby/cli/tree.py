@@ -31,7 +31,6 @@ from layby.workflow.child_states import (
     children_of,
 )
 from layby.workflow.next_life import LifeRows, rows_of_life
-from layby.workflow.reasons import mapped_name
 from layby.workflow.shape import Shape
 from layby.workflow.status import (
     NodeRow,
@@ -42,6 +41,7 @@ from layby.workflow.status import (
     run_status,
     task_execution,
 )
+from layby.workflow.wait_sentences import mapped_name
 
 ORIGIN = "resonate:origin"
 PARENT = "resonate:parent"

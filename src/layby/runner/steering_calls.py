@@ -24,7 +24,7 @@ from layby.runner.settling import Settlement, settlement_of
 from layby.runner.starting import root_of
 from layby.workflow import plan
 from layby.workflow.names import check_run_id, check_text, close_match
-from layby.workflow.reasons import not_halted
+from layby.workflow.wait_sentences import not_halted
 
 if TYPE_CHECKING:
     from layby.runner.runner import Runner

@@ -52,7 +52,7 @@ def _commands(wait_id: str, told: WaitingOn) -> Iterator[str]:
             if is_run(told.awaited):
                 yield f"layby cancel {awaited}"
             else:
-                yield f"layby resolve {awaited} --value JSON"
+                yield resolving(told.awaited)
                 yield f"layby reject {awaited}"
         case _:
             return
@@ -63,6 +63,10 @@ def _commands(wait_id: str, told: WaitingOn) -> Iterator[str]:
 def approving(approval_id: str, *, asks_value: bool) -> str:
     """The command that says yes."""
     return f"layby approve {_typed(approval_id)}{' --value JSON' if asks_value else ''}"
+
+
+def resolving(promise_id: str) -> str:
+    return f"layby resolve {_typed(promise_id)} --value JSON"
 
 
 def _extend(wait_id: str) -> str:

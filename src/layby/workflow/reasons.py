@@ -1,48 +1,38 @@
-"""Why something has not settled, in words. Pure: an explanation and `now` in, a reason out.
+"""Why something has not settled, who can do something about it, and with which command.
 
-Every sentence that people read about a wait is made here, for the command line and for pages,
-around what is stored with the wait: that is said by core (`core/waits.py`) or by the worker whose
-body waits (`worker/tell.py`, `worker/handle.py`), since only they know it.
-A reason begins where its subject ends: "task 'pay' of run 'o-7'" + "is halted until ...".
+Pure: an explanation and `now` in, a reason out. Its sentence is made by `wait_sentences`.
 """
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from layby.core.birth import schedule_of
-from layby.core.codes import refusing_codes
-from layby.core.joins import MAP, mapped_by
 from layby.core.model import Millis, Promise, Task
 from layby.core.questions import asker_of, question_of
 from layby.core.replies import Explanation
-from layby.core.waits import (
-    Waiting,
-    WaitingOn,
-    blocked_sentence,
-    halted_sentence,
-    waiting_of,
-)
+from layby.core.waits import Waiting, waiting_of
 from layby.wire import json_values
-from layby.wire.call_format import read_call
 from layby.workflow import plan
-from layby.workflow.by_hand import approving, by_hand
+from layby.workflow.by_hand import approving, by_hand, resolving
 from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
-from layby.workflow.limit_reasons import defining_command, no_permit, who_gives_permit
+from layby.workflow.limit_reasons import defining_command, who_gives_permit
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import failure_of, moment, read, read_run
 from layby.workflow.short_ids import quoted, short_id
-from layby.workflow.trigger_reasons import (
-    is_trigger,
-    refused_trigger,
-    untaken_trigger,
-    who_mends_trigger,
-    who_runs_trigger,
+from layby.workflow.trigger_reasons import is_trigger, who_mends_trigger, who_runs_trigger
+from layby.workflow.wait_sentences import (
+    counted,
+    error_in_words,
+    fitting,
+    previous_run,
+    previous_runs,
+    sentence_of,
+    subject_of,
+    task_of,
 )
 
-LISTED: Final = 3
 _SETTLED: Final = {
     "resolved": "resolved",
     "rejected": "rejected",
@@ -138,134 +128,6 @@ def _causes_of(about: Explanation) -> tuple[str, ...]:
     return tuple(each.id for each, _ in about.awaited if each.id != deadline)
 
 
-def sentence_of(
-    about: Explanation, waiting: Waiting, now: Millis, *, knows_workers: bool = True
-) -> str:
-    """`knows_workers`: whether `about` says who could run it."""
-    told, until = waiting.told, waiting.until or 0
-    match waiting.form:
-        case "timer":
-            return f"settles by itself {ahead(until, now)} ({moment(until)})"
-        case "open":
-            return "has not been settled by anybody"
-        case "dependency":
-            if previous := _previous_runs(about):
-                return queued_sentence(*previous)
-            if _task(about).is_join:
-                return f"waits for {items_left(about.promise, _task(about))}"
-            return f"waits for {_listed(about) or _count(_task(about).waits_left, 'task')}"
-        case "delayed":
-            return f"is due {ahead(until, now)} ({moment(until)})"
-        case "untaken":
-            return _untaken(about, knows_workers=knows_workers)
-        case "kept":
-            pid = _task(about).pid
-            return f"starts again once worker {pid} reports that the halted body has ended"
-        case "in_slot" | "parked":
-            if told is not None and told.kind == "trigger":
-                return _polled(told)  # said by its manager: a trigger has no slot to give away
-            if waiting.kind == "limit":
-                return f"is parked, {no_permit(_task(about).gate or '', about.limit, now)}"
-            where = "keeps its slot" if waiting.form == "in_slot" else "is parked"
-            return f"{where}, {_said(told)}"
-        case "suspended":
-            if told is not None and told.kind == "trigger":
-                return f"is {told.sentence}"
-            on = _listed(about) or "a promise"
-            return f"is suspended on {on}" if told is None else f"is suspended, {told.sentence}"
-        case "backoff":
-            why = _error(_task(about).error) or "unknown"
-            return f"{_said(told)}: {why}; it is tried again {ahead(until, now)}"
-        case "halted":
-            return halted_sentence() if told is None else told.sentence
-        case "blocked":
-            return _blocked(about, told, now, knows_workers=knows_workers)
-        case "limited":
-            return no_permit(_task(about).gate or "", about.limit, now)
-
-
-def _polled(told: WaitingOn) -> str:
-    if told.last_error is None:
-        return told.sentence
-    return f"{told.sentence}, and raised when it was last polled: {told.last_error}"
-
-
-def queued_sentence(schedule_id: str, run_ids: Sequence[str]) -> str:
-    """Of a run of a schedule that begins when earlier ones have ended."""
-    return f"waits for {previous_run(schedule_id, run_ids)}"
-
-
-def previous_run(schedule_id: str, run_ids: Sequence[str]) -> str:
-    runs = "run" if len(run_ids) == 1 else "runs"
-    named = " and ".join(f"'{each}'" for each in run_ids[:LISTED])
-    more = f" and {len(run_ids) - LISTED} more" if len(run_ids) > LISTED else ""
-    return f"the previous {runs} of schedule '{schedule_id}' ({named}{more})"
-
-
-def items_left(promise: Promise, join: Task) -> str:
-    """What a join waits for."""
-    total = "" if join.items is None else f" of {join.items:,}"
-    more = ", and for more to be added" if join.items is None else ""
-    return f"{join.waits_left:,}{total} items of {mapped_name(promise)}{more}"
-
-
-def mapped_name(join: Promise) -> str:
-    """The function that a join runs for each item."""
-    return (mapped_by(join) or "").rpartition(":")[2] or "a task"
-
-
-def old_body_sentence(task: Task) -> str:
-    """`task`: the same task in an earlier life of its run, which has settled."""
-    return f"waits until its body of life {plan.life_of(task.id)} has ended on worker {task.pid}"
-
-
-def subject_of(promise: Promise, task: Task | None) -> str:
-    """What people call it."""
-    if task is not None and task.is_trigger:
-        return f"trigger {task.name} ({short_id(promise.id)})"
-    if (run_id := plan.parse_root_id(promise.id)) is not None and task is not None:
-        return f"run '{run_id}'"
-    node = plan.parse_node_id(promise.id)
-    if node is not None and task is not None and task.is_ours:
-        if (called := _map_subject(node)) is not None:
-            return called
-        return f"task '{node.task_id}' of run '{node.run_id}'"
-    if promise.timer:
-        return f"timer {promise.id}"
-    if task is None:
-        return f"promise {promise.id}"
-    call = read_call(promise)
-    return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
-
-
-def _map_subject(node: plan.NodeId) -> str | None:
-    """What people call an item, or a join; None if it is neither."""
-    caller, found, below = node.task_id.rpartition(f":{MAP}")
-    if not found:
-        return None
-    name, _, index = below.partition(":")
-    what = f"item {index} of map" if index else "map"
-    caller = caller.replace(f":{MAP}", " map ")
-    return f"{what} '{name}' of task '{caller}' of run '{node.run_id}'"
-
-
-def not_halted(
-    what: str, promise_id: str, rows: Iterable[tuple[Promise, Task | None]], command: str
-) -> str | None:
-    """For whoever continues a task, or a run, of which nothing is halted: what is blocked instead.
-
-    `rows`: those of its run; `command` lets the same code try again. None if nothing is blocked.
-    """
-    mine = (t for _, t in rows if t is not None and f"{t.id}:".startswith(f"{promise_id}:"))
-    task = next((each for each in mine if each.refused is not None), None)
-    if task is None:
-        return None
-    return (
-        f"{what} is not halted but blocked: it continues when {_fitting(task)} is connected. "
-        f"To let the same code try again: {command}"
-    )
-
-
 # --- what is not a wait --------------------------------------------------------------------
 
 
@@ -276,7 +138,7 @@ def _settled(about: Explanation, now: Millis) -> Reason:
     if promise.state == "rejected_timedout" and task is not None and task.is_ours:
         why = f"the run's deadline passed, {moment(promise.timeout_at)}"
     elif promise.state != "resolved":
-        why = _error(promise.value)
+        why = error_in_words(promise.value)
     elif task is not None and task.is_node and (skipped := read(promise)).reason:
         word, why = "skipped", skipped.reason
     when = ago(promise.settled_at or 0, now)
@@ -308,14 +170,14 @@ def _settled(about: Explanation, now: Millis) -> Reason:
 
 
 def _running(about: Explanation, now: Millis) -> Reason:
-    task = _task(about)
+    task = task_of(about)
     sentence = f"is running on worker {task.pid}" + _lease(about, task, now)
     since, unblock = _running_since(task), f"worker {task.pid}"
     return _reason(about, "running", sentence, unblock=unblock, since=since)
 
 
 def _lost(about: Explanation, waiting: Waiting | None) -> Reason:
-    sentence = f"was held by worker {_task(about).pid}, which is gone; another worker will get it"
+    sentence = f"was held by worker {task_of(about).pid}, which is gone; another worker will get it"
     since = None if waiting is None else waiting.since
     return _reason(about, "worker", sentence, unblock="a worker of its group", since=since)
 
@@ -329,9 +191,9 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
         case "open":
             return "whoever settles it"
         case "dependency":
-            if _task(about).is_join:
+            if task_of(about).is_join:
                 return "its items"
-            return "the run before it" if _previous_runs(about) else "the tasks before it"
+            return "the run before it" if previous_runs(about) else "the tasks before it"
         case "untaken":
             return _who_takes_it(about)
         case "kept":
@@ -364,7 +226,7 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
 def _command(about: Explanation, waiting: Waiting) -> str | None:
     """The command they would type."""
     if waiting.kind == "limit":
-        return defining_command(_task(about).gate or "", about.limit)
+        return defining_command(task_of(about).gate or "", about.limit)
     if waiting.form == "open":
         return _resolve(about.promise)
     if waiting.form == "halted":
@@ -372,8 +234,8 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
     if about.task is not None and is_trigger(about.task):
         return None  # what to change depends on its class: see `who_runs_trigger`
     if waiting.form == "blocked" and not about.able_workers:
-        return f"{_start_worker(about)}{_version_tag(_task(about))}"
-    if waiting.form == "untaken" and _task(about).is_ours and not about.able_workers:
+        return f"{_start_worker(about)}{_version_tag(task_of(about))}"
+    if waiting.form == "untaken" and task_of(about).is_ours and not about.able_workers:
         return _start_worker(about)
     settling = _settling(about) if waiting.is_held or waiting.form == "suspended" else None
     if settling is None and waiting.form == "suspended" and waiting.kind == "trigger":
@@ -394,7 +256,7 @@ def _has_trigger(about: Explanation) -> bool:
 
 
 def _start_worker(about: Explanation) -> str:
-    return f"layby worker MODULE --group {quoted(_task(about).group or 'default')}"
+    return f"layby worker MODULE --group {quoted(task_of(about).group or 'default')}"
 
 
 def _version_tag(task: Task) -> str:
@@ -417,12 +279,36 @@ def _who_settles(about: Explanation) -> str:
 
 
 def _who_takes_it(about: Explanation) -> str:
-    task = _task(about)
+    task = task_of(about)
     if not task.is_ours:
         return f"a worker at {task.target}"
     if is_trigger(task):
         return who_runs_trigger(task, about.able_workers)
     return "a free slot of such a worker" if about.able_workers else "a worker with its code"
+
+
+def _who_fits(about: Explanation) -> str:
+    if about.able_workers:
+        return "a free slot of such a worker"
+    if is_trigger(task_of(about)):
+        return who_mends_trigger(task_of(about))
+    return fitting(task_of(about))
+
+
+def _settling(about: Explanation) -> str | None:
+    """The command to type, if only one promise is awaited and a person could settle it."""
+    if len(about.awaited) != 1:
+        return None
+    (promise, task) = about.awaited[0]
+    return _resolve(promise) if task is None and promise.is_pending and not promise.timer else None
+
+
+def _resolve(promise: Promise) -> str:
+    if asker_of(promise) is not None:
+        question = question_of(promise)
+        asks_value = question is not None and question.schema is not None
+        return approving(promise.id, asks_value=asks_value)
+    return resolving(promise.id)
 
 
 # --- words --------------------------------------------------------------------------------
@@ -467,140 +353,16 @@ def _reason(
     )
 
 
-def _task(about: Explanation) -> Task:
-    assert about.task is not None
-    return about.task
-
-
-def _said(told: WaitingOn | None) -> str:
-    assert told is not None
-    return told.sentence
-
-
-def _untaken(about: Explanation, *, knows_workers: bool) -> str:
-    task, able = _task(about), about.able_workers
-    if is_trigger(task):
-        return untaken_trigger(task, able, knows_managers=knows_workers)
-    if not task.is_ours:
-        again = f" again, after {_count(task.tries, 'try', 'tries')}" if task.tries else ""
-        return f"is ready{again}, and no worker at {task.target} has taken it yet"
-    if able:
-        has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
-        return f"is ready, and waits for {_free_slots(task)}: {has} its code"
-    worker = f"no worker of group '{task.group}' with the code of '{task.name}'"
-    if not knows_workers:
-        return f"is ready: {worker} had a free slot yet"
-    others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
-    return f"is ready, but {worker} is connected{others}"
-
-
-def _free_slots(task: Task) -> str:
-    slots = "a free slot" if task.slots == 1 else f"{task.slots} free slots of one worker"
-    if not task.priority:
-        return slots
-    return f"{slots} with priority {task.priority}, after tasks of a higher one"
-
-
-def _blocked(
-    about: Explanation, told: WaitingOn | None, now: Millis, *, knows_workers: bool
-) -> str:
-    """What its code did not fit, whose turn it is now, and which of its waits go on meanwhile."""
-    task, able = _task(about), about.able_workers
-    if is_trigger(task) and told is not None and not able:
-        return refused_trigger(told.sentence)
-    if told is not None:
-        sentence = told.sentence
-    else:  # it was halted, or held by another worker, in between
-        sentence = blocked_sentence(refusing_codes(task), task.pin, _why_refused(task))
-    if able:
-        has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
-        sentence += f"; {has} such code"
-    elif knows_workers:
-        others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
-        sentence += f"; no worker of group '{task.group}' with such code is connected{others}"
-    return sentence + _waits_that_go_on(task, now)
-
-
-def _why_refused(task: Task) -> str:
-    """What the code that refused it last has said, as far as its history tells."""
-    tries = reversed(read_history(task.history).tries)
-    return next((each.error or "" for each in tries if each.outcome == "Blocked"), "")
-
-
-def _waits_that_go_on(task: Task, now: Millis) -> str:
-    """Blocking does not stop the clock of a wait that has begun."""
-    ends_at = min(task.deadlines_by_id.values(), default=None)
-    if ends_at is None:
-        return ""
-    return f"; the timeout of its wait goes on and ends {ahead(ends_at, now)} ({moment(ends_at)})"
-
-
-def _who_fits(about: Explanation) -> str:
-    if about.able_workers:
-        return "a free slot of such a worker"
-    if is_trigger(_task(about)):
-        return who_mends_trigger(_task(about))
-    return _fitting(_task(about))
-
-
-def _fitting(task: Task) -> str:
-    return "a worker with other code" if task.pin is None else f"a worker with code '{task.pin}'"
-
-
 def _awaited_by(about: Explanation) -> str:
     """Who waits for it; empty when nobody is known to."""
     told: list[str] = []
     if about.awaiters:
         more = " or more" if about.more_awaiters else ""
-        told.append(f"{_count(len(about.awaiters), 'task')}{more}")
+        told.append(f"{counted(len(about.awaiters), 'task')}{more}")
     if about.listeners:
-        told.append(_count(about.listeners, "listener"))
+        told.append(counted(about.listeners, "listener"))
     verb = "waits" if told in (["1 task"], ["1 listener"]) else "wait"
     return f"{' and '.join(told)} {verb} for it" if told else ""
-
-
-def _previous_runs(about: Explanation) -> tuple[str, list[str]] | None:
-    """The schedule and the runs that the first tasks of a queued run wait for; else None.
-
-    A task awaits the root of another run only if that run is the previous one of its schedule.
-    """
-    roots = [each for each, task in about.awaited if task is not None and task.is_root]
-    schedule_id = schedule_of(roots[0].tags) if roots else None
-    return None if schedule_id is None else (schedule_id, [plan.run_id_of(p.id) for p in roots])
-
-
-def _listed(about: Explanation) -> str:
-    """What it waits for, the first few by name; empty when that is not known."""
-    names = [_name_beside(about.promise, *row) for row in about.awaited[:LISTED]]
-    known = len(about.awaited)
-    left = known - LISTED
-    more = f" and {left}{' or more' if about.more_awaited else ''} others" if left > 0 else ""
-    return ", ".join(names) + more
-
-
-def _name_beside(waiting: Promise, promise: Promise, task: Task | None) -> str:
-    """Inside a run a task's own id is enough."""
-    node, mine = plan.parse_node_id(promise.id), plan.parse_node_id(waiting.id)
-    run_id = plan.parse_root_id(waiting.id) or (mine and mine.run_id)
-    is_beside = node is not None and task is not None and node.run_id == run_id
-    name = f"'{node.task_id}'" if node is not None and is_beside else subject_of(promise, task)
-    return name if promise.is_pending else f"the end of the body of {name}"
-
-
-def _settling(about: Explanation) -> str | None:
-    """The command to type, if only one promise is awaited and a person could settle it."""
-    if len(about.awaited) != 1:
-        return None
-    (promise, task) = about.awaited[0]
-    return _resolve(promise) if task is None and promise.is_pending and not promise.timer else None
-
-
-def _resolve(promise: Promise) -> str:
-    if asker_of(promise) is not None:
-        question = question_of(promise)
-        asks_value = question is not None and question.schema is not None
-        return approving(promise.id, asks_value=asks_value)
-    return f"layby resolve {quoted(short_id(promise.id))} --value JSON"
 
 
 def _lease(about: Explanation, task: Task, now: Millis) -> str:
@@ -616,14 +378,9 @@ def _running_since(task: Task) -> Millis | None:
     return last.spans[-1].start if last is not None and is_told else None
 
 
-def _error(text: str | None) -> str:
-    told = json_values.read_error(text)
-    return "" if told.name == "Error" and not told.message else " ".join(str(told).split())
-
-
 def _last_stack(about: Explanation) -> str:
     """Of the try that failed last."""
-    return json_values.read_error(_task(about).error).stack
+    return json_values.read_error(task_of(about).error).stack
 
 
 def _before_clean_up(about: Explanation) -> tuple[str, ...]:
@@ -645,7 +402,3 @@ def _failed_ids(root: Promise) -> tuple[str, ...]:
     is_too_late = root.state == "rejected_timedout"
     failed = plan.task_ids_of(root) if is_too_late else read_run(root).failed
     return tuple(plan.node_id(run_id, each, life) for each in failed)
-
-
-def _count(number: int, noun: str, nouns: str = "") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {nouns or f'{noun}s'}"

@@ -45,14 +45,14 @@ from layby.workflow.plan import (
     read_root_param,
     run_id_of,
 )
-from layby.workflow.reasons import (
+from layby.workflow.shape import Shape
+from layby.workflow.wait_sentences import (
     items_left,
     mapped_name,
     old_body_sentence,
     queued_sentence,
     sentence_of,
 )
-from layby.workflow.shape import Shape
 
 __all__ = [
     "ChildState",
