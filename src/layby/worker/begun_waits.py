@@ -7,7 +7,7 @@ timeout, is recorded when it happens.
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -214,7 +214,7 @@ class ConditionWait(BegunWait):
     def __init__(
         self, attempt: Attempt, record_id: str, term: ConditionTerm, deadline: Millis | None
     ) -> None:
-        sentence = condition_sentence(term)
+        sentence = condition_sentence(name_of(term.condition))
         waiting = WaitingOn("condition", sentence, deadline=deadline, record_id=record_id)
         super().__init__(attempt, record_id, waiting)
         self._stored: StoredRecord | None = None
@@ -237,15 +237,13 @@ class ConditionWait(BegunWait):
         self._stored.add_done_callback(partial(self._is_stored, error))
 
     def _is_stored(self, error: LaybyError | None, stored: StoredRecord) -> None:
-        """A person may have been first: that counts, now as in later runs of the body."""
+        """A person may have been first."""
         assert self.future is not None
         if stored.cancelled() or self.future.done():
             return
         promise = stored.result()
-        if promise is not None and is_exit(promise):
-            self.attempt.replay.remember(promise.id, promise)
-            by_hand = self.attempt.replay.found(promise.id, DEFER_UNTIL)
-            error = None if by_hand is None else by_hand.error_again()
+        if (by_hand := ended_by_hand(self.attempt, promise)) is not None:
+            error = by_hand.error_again()
         at = None if promise is None else promise.settled_at
         self.future.set_result(WaitEnd(self.attempt.now() if at is None else at, error=error))
 
@@ -264,6 +262,16 @@ class ConditionWait(BegunWait):
     def _record(self, error: DeferTimeout | ConditionError | None) -> StoredRecord:
         record = DEFER_UNTIL if error is None else DEFER_UNTIL.raising(error)
         return self.attempt.note(self.record_id, record)
+
+
+def ended_by_hand(attempt: Attempt, stored: Promise | None) -> Record | None:
+    """How a person has ended the wait for a condition, if that was stored before the body's own
+    record: it counts, now as in later runs of the body.
+    """
+    if stored is None or not is_exit(stored):
+        return None
+    attempt.replay.remember(stored.id, stored)
+    return attempt.replay.found(stored.id, DEFER_UNTIL)
 
 
 class TimedOut(Struct, frozen=True):
@@ -441,8 +449,10 @@ def settled_promise(reply: Reply, promise_id: str) -> Promise:
     raise error_for(reply.status, f"promise {promise_id}: {reply.data}")
 
 
-def condition_sentence(term: ConditionTerm) -> str:
-    return f"waiting until {name_of(term.condition)} is true"
+@lru_cache(maxsize=1024)
+def condition_sentence(condition: str) -> str:
+    """One string for all who wait for the same condition, which has this name."""
+    return f"waiting until {condition} is true"
 
 
 def timeout_message(attempt: Attempt, promise_id: str, record_id: str, within: float | None) -> str:

@@ -17,13 +17,11 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from layby.core.commands import CreatePromise, FenceTask
-from layby.core.held_exits import is_exit
 from layby.core.model import NEVER, Promise
 from layby.core.questions import ASKER
 from layby.core.waits import WaitingOn
@@ -46,7 +44,9 @@ from layby.worker.begun_waits import (
     BegunWait,
     begin_call,
     begin_promise,
+    condition_sentence,
     durable_timer,
+    ended_by_hand,
     settled_promise,
     wait_call,
     watch_condition,
@@ -180,7 +180,7 @@ class TaskHandle:
                 return
             waiting = WaitingOn(
                 "condition",
-                _condition_sentence(name_of(condition)),
+                condition_sentence(name_of(condition)),
                 deadline=deadline,
                 record_id=record_id,
             )
@@ -643,12 +643,9 @@ class TaskHandle:
     async def _end_recorded(
         self, wait: ShownWait, record_id: str | None, record: Record | None
     ) -> Record | None:
-        """How a person has ended the wait, if that was stored first: it counts, now as later."""
+        """How a person has ended the wait, if that was stored first."""
         stored = await self._shared.end_wait(wait, record_id, record)
-        if self._attempt is None or stored is None or not is_exit(stored):
-            return None
-        self._attempt.replay.remember(stored.id, stored)
-        return self._attempt.replay.found(stored.id, DEFER_UNTIL)
+        return None if self._attempt is None else ended_by_hand(self._attempt, stored)
 
     def _check_may_park(self) -> None:
         if self._attempt is not None:
@@ -778,12 +775,6 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ..
 
 def _checked(key: str | None) -> str | None:
     return None if key is None else check_key(key)
-
-
-@lru_cache(maxsize=1024)
-def _condition_sentence(condition: str) -> str:
-    """One string for all who wait for the same condition."""
-    return f"waiting until {condition} is true"
 
 
 def maybe_handle() -> TaskHandle | None:
