@@ -18,7 +18,7 @@ from layby.core.commands import (
 )
 from layby.core.meant_waits import FindWait
 from layby.core.queries import GetRun
-from layby.core.replies import RowPage, RunWatchData, SettlementData, WaitData
+from layby.core.replies import Reply, RowPage, RunWatchData, SettlementData, WaitData
 from layby.errors import Conflict, NotFound, error_for
 from layby.runner.settling import Settlement, settlement_of
 from layby.runner.starting import root_of
@@ -40,10 +40,7 @@ async def cancel(
         settlement_id=new_request_id(),
     )
     reply = await runner.send(command)
-    if reply.status == 404:
-        raise await _unknown(runner, run_id, task)
-    if not reply.is_ok:
-        raise error_for(reply.status, f"{_named(run_id, task)}: {reply.data}")
+    await _check(runner, reply, run_id, task)
     assert isinstance(reply.data, SettlementData)
     return settlement_of(reply.data)
 
@@ -64,12 +61,9 @@ async def steer(
         return
     promise_id = await _promise_id(runner, run_id, task)
     reply = await runner.send(kind(id=promise_id))
-    if reply.status == 404:
-        raise await _unknown(runner, run_id, task)
     if kind is ContinueTask and reply.status == 409:
         await _refuse_blocked(runner, run_id, promise_id, _named(run_id, task))
-    if not reply.is_ok:
-        raise error_for(reply.status, f"{_named(run_id, task)}: {reply.data}")
+    await _check(runner, reply, run_id, task)
 
 
 async def end_wait(
@@ -86,6 +80,11 @@ async def end_wait(
     if isinstance(found := reply.data, WaitData):
         ending = exit_(id=found.task, wait=wait or found.wait, exit_id=new_request_id())
         reply = await runner.send(ending)
+    await _check(runner, reply, run_id, task)
+
+
+async def _check(runner: "Runner", reply: Reply, run_id: str, task: str | None) -> None:
+    """Raise if the request was refused."""
     if reply.status == 404:
         raise await _unknown(runner, run_id, task)
     if not reply.is_ok:

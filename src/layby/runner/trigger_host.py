@@ -152,7 +152,7 @@ class TriggerHost:
         finally:
             self._starting = None
 
-    # --- one that blocks or ends the loop --------------------------------------------------------
+    # --- one that blocks or ends the loop ------------------------------------------------
 
     async def _watch(self) -> None:
         while True:
