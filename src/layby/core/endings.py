@@ -19,7 +19,6 @@ OF_RUNS: Final[tuple[Stage, ...]] = ("completed", "failed")
 OF_TREES: Final[tuple[Stage, ...]] = (*OF_RUNS, "foreign_completed", "foreign_failed")
 Key = tuple[Millis, str]
 """Since when, and the id: the order of a stage."""
-Pair = tuple[Promise, Task | None]
 
 RUNS: Final = "run/"
 """How the ids of everything in a run of a Runner begin: the stages of foreign trees leave it out"""

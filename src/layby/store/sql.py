@@ -25,7 +25,6 @@ from layby.core.model import (
     Millis,
     Promise,
     Pruning,
-    PublishedFlow,
     TaskState,
     Wait,
     lane_name,
@@ -72,7 +71,6 @@ _holders = msgspec.json.Decoder(list[Holder])
 _schedules = msgspec.json.Decoder(list[Schedule])
 _pruning = msgspec.json.Decoder(list[Pruning])
 _keys = msgspec.json.Decoder(list[Key])
-_flows = msgspec.json.Decoder(list[PublishedFlow])
 _limits = msgspec.json.Decoder(list[Limit])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
