@@ -79,8 +79,6 @@ CALLBACKS_S = 1.0
 """How long callbacks may still take when the worker stops."""
 REFUSED_S = 5.0
 """How long a worker that was refused waits before it asks for tasks again."""
-MOST_GIVEN_UP = 1_000
-"""How many tasks are remembered whose answers may still come: the oldest are forgotten."""
 
 
 class WorkerConfig(Struct, frozen=True):
@@ -135,8 +133,6 @@ class Worker:
         self.holds: dict[str, int] = {}
         """Versions of the tasks that it was given and has not handed back, as far as it knows."""
         self.open_takes = OpenTakes()
-        self._given_up: dict[str, int] = {}
-        """Versions of tasks that were handed back as their answer did not come; it may still."""
         self._running: set[Body] = set()
         self._stuck: dict[Body, str] = {}
         self.slots_lent = 0
@@ -512,7 +508,7 @@ class Worker:
     def arrive(self, claims: Iterable[Claim]) -> None:
         """Tasks that are ours now; they stand in line while they are loaded."""
         for claim in claims:
-            if self._given_up.get(claim.task.id) == claim.task.version:
+            if self.open_takes.given_up.get(claim.task.id) == claim.task.version:
                 continue  # its answer was late, not lost: by now it may be somebody else's
             body = Body(self, claim)
             if claim.task.is_ours:
@@ -535,10 +531,7 @@ class Worker:
         """
         if self.holds.get(task_id) == version:
             return False
-        self._given_up.pop(task_id, None)
-        self._given_up[task_id] = version
-        if len(self._given_up) > MOST_GIVEN_UP:
-            del self._given_up[next(iter(self._given_up))]
+        self.open_takes.give_up(task_id, version)
         return True
 
     def _arrive(self, body: Body, claim: Claim) -> None:
