@@ -27,6 +27,7 @@ from layby.workflow.plan import ROOT_PREFIX
 from layby.workflow.short_ids import short_id
 
 LISTED = 5
+ANSWERED: Final = {"resolved": "approved", "rejected": "denied"}
 
 
 @click.command(
@@ -85,9 +86,6 @@ def approve(place: Place, asked: str, given: Any, by: str, reason: str, *, as_js
 def deny(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> None:
     """Say no to an approval; the task is told who and why."""
     _answer(place, asked, None, by, reason, approved=False, as_json=as_json)
-
-
-ANSWERED: Final = {"resolved": "approved", "rejected": "denied"}
 
 
 def _answer(

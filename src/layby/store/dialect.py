@@ -333,8 +333,9 @@ class SqliteDialect:
         """
         cells = ", ".join(f"r.{name}" for name in columns)
         if table == "promises":
-            some = f"CASE WHEN wanted.size > {IN_PIECES} THEN r.rowid ELSE r.{{}} END".format
-            first = _first_texts(", ".join(map(some, columns)), table, _HEAVY_SIZE, _ANY)
+            is_large = f"wanted.size > {IN_PIECES}"
+            where = (f"CASE WHEN {is_large} THEN r.rowid ELSE r.{name} END" for name in columns)
+            first = _first_texts(", ".join(where), table, _HEAVY_SIZE, _ANY)
             return f"{_all_texts(cells)} UNION ALL {first}"
         size = " + ".join(f"length(CAST(s.{name} AS BLOB))" for name in columns)
         return _first_texts(cells, table, f"SELECT {size} FROM {table} AS s WHERE s.id = i.value")
