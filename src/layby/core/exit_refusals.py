@@ -6,7 +6,7 @@ from typing import Final
 from layby.core.model import Promise, Task, life_root_of
 from layby.core.promises import RUN_PREFIX
 from layby.core.questions import settled_by
-from layby.core.waits import WaitingOn, is_backing_off, limited_sentence
+from layby.core.waits import WaitingOn, limited_sentence
 
 GOES_ON: Final = "Its wait is over: the task goes on already"
 TOO_LATE: Final = "Its deadline has passed: the wait is over"
@@ -22,6 +22,10 @@ NOT_TOLD: Final = (
 NO_DEADLINE: Final = (
     "It waits without a deadline: there is nothing to move. End what it waits for, or cancel it"
 )
+NO_LATER_TRY: Final = (
+    "It backs off until its next try: halt it, and continue it when it may be tried again"
+)
+NO_FAILED_BACKOFF: Final = "It backs off after a failure: cancel it to let it be the last"
 
 
 def why_not_waiting(task: Task) -> str:
@@ -130,12 +134,6 @@ def why_not_extended(told: WaitingOn | None, standing: Promise | None) -> str:
         which = f": name one of {ends}" if ends else ""
         return f"The bundle has no timeout of its own, its waits have{which}"
     return "Its worker has not said how its deadline can be moved: it is of an older version"
-
-
-def why_not_later(task: Task) -> str:
-    """Of a task that backs off."""
-    assert is_backing_off(task)
-    return "It backs off until its next try: halt it, and continue it when it may be tried again"
 
 
 def is_run(promise_id: str) -> bool:

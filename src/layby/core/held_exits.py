@@ -15,13 +15,14 @@ from layby.core import birth, values, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.exit_refusals import (
+    NO_FAILED_BACKOFF,
+    NO_LATER_TRY,
     NOT_TOLD,
     TOO_LATE,
     goes_on,
     instead_of_waking,
     why_it_goes_on,
     why_not_extended,
-    why_not_later,
     why_not_waiting,
 )
 from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task
@@ -115,7 +116,7 @@ def _end_timer(
     if timer is None or not timer.is_pending:
         return refuse(409, goes_on(timer))
     if waits.is_backing_off(task) and decision.state != "resolved":
-        return refuse(409, "It backs off after a failure: cancel it to let it be the last")
+        return refuse(409, NO_FAILED_BACKOFF)
     settle(d, timer, decision.state, decision.value)
     return decision
 
@@ -157,7 +158,7 @@ def extend_held(
     the task has made to wait for. There another one is fixed.
     """
     if waits.is_backing_off(task) and wait in ("", waits.backoff_id(task.id, task.version)):
-        return refuse(409, why_not_later(task))
+        return refuse(409, NO_LATER_TRY)
     meant = _meant(d, task, wait)
     if isinstance(meant, Reply):
         return meant
