@@ -175,7 +175,7 @@ def _free(d: "Draft", gate: str) -> int:
     return 0 if rule is None else rule.free(d.limit(gate), d.now)
 
 
-def _room(d: "Draft", lane_name: str, gate: str) -> int:
+def _room(d: "Draft", gate: str, lane_name: str) -> int:
     """How many more of a lane may be let in."""
     return _free(d, gate) - d.limit(gate).opened_by_lane.get(lane_name, NOBODY).count
 
@@ -193,7 +193,7 @@ def _open_lane(d: "Draft", gate: str, lane_name: str, lane: "Lane") -> int | Non
             continue
         goes_on = task.state == "acquired"
         is_older = place < last and older < _free(d, gate)
-        if not goes_on and not is_older and _room(d, lane_name, gate) <= 0:
+        if not goes_on and not is_older and _room(d, gate, lane_name) <= 0:
             return None
         other = _lacking_permit(d, task) if goes_on else lacking(d, task)
         if other == gate:
@@ -207,12 +207,12 @@ def _open_lane(d: "Draft", gate: str, lane_name: str, lane: "Lane") -> int | Non
         else:
             for other_task in _older_elsewhere(d, task):
                 d.put_task(other_task.let_in())
-            if not is_older and _room(d, lane_name, gate) <= 0:
+            if not is_older and _room(d, gate, lane_name) <= 0:
                 return None
             older += is_older
             d.put_task(task.let_in())
     may_be_older = lane.end is not None and lane.end[0] < last
-    return max(_room(d, lane_name, gate), _free(d, gate) - older if may_be_older else 0)
+    return max(_room(d, gate, lane_name), _free(d, gate) - older if may_be_older else 0)
 
 
 def _older_elsewhere(d: "Draft", task: Task) -> Iterator[Task]:
