@@ -60,7 +60,7 @@ class RunStarts:
             await self._runner.directory.warn_if_nobody_works(flow.name)
             await self._undefined_limits.warn(self._runner.client, command)
             return Run(self._runner, run_id, is_new=True)
-        return self._existing(started.promise, command, run_id, flow.name, context)
+        return self._existing(started.promise, command, start_id, context)
 
     async def _started(self, command: StartRun, run_id: str) -> RunData:
         send = self._runner.send if self._worker is None else self._worker.start_run
@@ -69,15 +69,13 @@ class RunStarts:
             raise error_for(reply.status, f"run '{run_id}' cannot be started: {reply.data}")
         return reply.data
 
-    def _existing(
-        self, root: Promise, command: StartRun, run_id: str, flow_name: str, context: object
-    ) -> Run:
+    def _existing(self, root: Promise, command: StartRun, start_id: str, context: object) -> Run:
+        run_id = plan.run_id_of(root.id)
         if root.is_expired:  # it has ended, and what it began with is gone
             return Run(self._runner, run_id)
         found = plan.read_root_param(root.param)
-        _check_flow(found.flow, flow_name, run_id)
-        wanted = plan.read_root_param(json_values.text_of(command.param))
-        if found.start_id == wanted.start_id:  # an earlier copy of this call; its answer was lost
+        _check_flow(found.flow, command.name, run_id)
+        if found.start_id == start_id:  # an earlier copy of this call, whose answer was lost
             return Run(self._runner, run_id, is_new=True)
         if context is not None:
             _compare_contexts(run_id, root.param, command.param)
