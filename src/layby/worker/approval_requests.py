@@ -119,12 +119,11 @@ class ApprovalWait(PromiseWait):
     ) -> None:
         super().__init__(attempt, record_id, promise.id, begun)
         self._term = term
-        deadline = None if promise.timeout_at == NEVER else promise.timeout_at
         sentence = f"waiting for {term.sentence()}"
         self.waiting = WaitingOn(
             "approval",
             sentence,
-            deadline=deadline,
+            deadline=promise.timeout_at,
             awaited=promise.id,
             record_id=promise.id,
             asks_value=term.question.schema is not None,

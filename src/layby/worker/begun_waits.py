@@ -99,8 +99,9 @@ class SleepWait(BegunWait):
     __slots__ = ("_timer_id",)
 
     def __init__(self, attempt: Attempt, record_id: str, timer: Promise, length: float) -> None:
-        deadline = timer.timeout_at if timer.timeout_at < NEVER else None
-        waiting = WaitingOn("sleep", sleep_sentence(length), deadline=deadline, record_id=record_id)
+        waiting = WaitingOn(
+            "sleep", sleep_sentence(length), deadline=timer.timeout_at, record_id=record_id
+        )
         super().__init__(attempt, record_id, waiting)
         self._timer_id = timer.id
         if timer.is_pending:
@@ -174,10 +175,12 @@ class CallWait(BegunWait):
     __slots__ = ("_promise_id", "_term")
 
     def __init__(self, attempt: Attempt, record_id: str, term: CallTerm, promise: Promise) -> None:
-        deadline = None if promise.timeout_at == NEVER else promise.timeout_at
-        sentence = f"waiting for {term.call.func}() at {term.target}"
         waiting = WaitingOn(
-            "rpc", sentence, deadline=deadline, awaited=promise.id, record_id=promise.id
+            "rpc",
+            f"waiting for {term.call.func}() at {term.target}",
+            deadline=promise.timeout_at,
+            awaited=promise.id,
+            record_id=promise.id,
         )
         super().__init__(attempt, record_id, waiting)
         self._term = term

@@ -17,7 +17,7 @@ def begun(wait: WaitingOn, now: Millis) -> WaitingOn:
 
 
 def _without_never(wait: WaitingOn) -> WaitingOn:
-    """A wait that a person has made endless has a deadline to us, which is no date."""
+    """An endless wait has a deadline to us, which is no date."""
     members = wait.members
     if any(each.deadline == NEVER for each in members):
         wait = replace(wait, members=tuple(map(_without_never, members)))
