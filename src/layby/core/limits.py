@@ -125,8 +125,8 @@ def _tell(d: Draft, name: str, before: Limit | None) -> None:
 
 
 def _no_longer_counts_parked(d: Draft, name: str, before: Limit | None) -> bool:
-    """Or may do so, if no numbers counted before. Bodies that were parked before they count have no
-    permits, and get them before they go on, as ever: so nobody is to be looked at for that.
+    """Or may do so, if no numbers counted before. When parked bodies begin to count, nobody has to
+    be looked at: those that are parked have no permits, and get them before they go on, as ever.
     """
     rule = d.rule(name)
     if rule is None or rule.count_parked:

@@ -56,7 +56,7 @@ class Serving(NamedTuple):
     slice_size: Callable[[], int]
     """How many requests the next slice may have, now that its turn has come."""
     small: Callable[[], AbstractContextManager[None]] = nullcontext
-    """For how long something small is under way."""
+    """A context for as long as something small is under way."""
 
 
 class BatchAnswers:

@@ -72,7 +72,7 @@ ENDED: Final = LinkRefusal(
 )
 AWAY: Final = LinkRefusal(503, "Not now", "This cannot be answered now: try again in a moment.")
 ANSWER_FIELDS: Final = ("approved", "value", "by", "reason")
-"""Of an answer as JSON. Another one is not dropped: it may say on which condition it is a yes."""
+"""Of an answer as JSON. Any other is refused, not ignored: it may be the condition of a yes."""
 CANCELLED: Final = "Nobody needs an answer any more: it was cancelled or withdrawn."
 TIME_IS_OVER: Final = "The time to answer is over."
 

@@ -329,7 +329,7 @@ class SqliteDialect:
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
         """Sizes are added up first, without the texts, so that each text is read once.
 
-        Of large promises only where they are (see `SqliteSession.texts_of`).
+        For a large promise it finds where the texts are (see `SqliteSession.texts_of`).
         """
         cells = ", ".join(f"r.{name}" for name in columns)
         if table == "promises":

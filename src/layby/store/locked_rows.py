@@ -11,8 +11,9 @@ another process, so nobody waits in a circle; the hop, the queue and the lanes t
   found out by a later statement (it stands in the queue, or waits). So it is when
   what was listed before the locks (a branch, the leases of a pid) has more in it after them.
 - What is not born yet cannot be locked. So whoever adds to a branch locks the branch itself, by its
-  name: two that also read it would not see each other's promises; and of one that does not read it,
-  who claims its promise next may be told of fewer than stand in any one order of the three.
+  name, even if it does not read it: two batches that read the branch would not see each other's
+  promises, and whoever claims one of them would be shown a branch that no order of the batches
+  explains.
 - If a row of the hop is not free, the batch is replayed with the whole hop locked from the start.
 - What a batch writes it must have locked. If it has not, it is replayed with those rows locked.
 """

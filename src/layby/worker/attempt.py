@@ -136,7 +136,7 @@ class CarriedRecord(NamedTuple):
         return encoded(self.record)
 
     async def stored_by(self, sending: Awaitable[Promise | None]) -> None:
-        """Whoever waits for it is told, also that nobody will know."""
+        """Tell whoever waits for it what is stored; cancel the wait if that will never be known."""
         try:
             found = await sending
         except BaseException:
