@@ -11,7 +11,7 @@ rate its begins were reckoned, so it does not matter when it hears of a change.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -81,6 +81,12 @@ NOBODY: Final = Opened()
 _opened = msgspec.json.Decoder(dict[str, Opened])
 
 
+@lru_cache(maxsize=16)
+def _opened_in(text: str) -> Mapping[str, Opened]:
+    """A step asks for each lane of a limit: of a hundred lanes, hundreds of times."""
+    return _opened.decode(text)
+
+
 class Limit(Struct, frozen=True, array_like=True, gc=False):
     """What is defined for a name, and what is in use of it. One that is only in use has numbers
     from elsewhere: from a pattern, or none yet.
@@ -116,8 +122,8 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
     """The share of the rate by which the unpaid begins were reckoned last."""
 
     @property
-    def opened_by_lane(self) -> dict[str, Opened]:
-        return {} if self.opened is None else _opened.decode(self.opened)
+    def opened_by_lane(self) -> Mapping[str, Opened]:
+        return {} if self.opened is None else _opened_in(self.opened)
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +132,7 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
 
     def opening(self, lane: str, by: int, place: Millis = -1, slots: int = 1) -> "Limit":
         """So many more tasks of that lane are let in; one had this place, and needs these slots."""
-        opened = self.opened_by_lane
+        opened = dict(self.opened_by_lane)
         opened[lane] = opened.get(lane, NOBODY).with_more(by, place, slots)
         kept = {key: each for key, each in opened.items() if each.count > 0}
         text = msgspec.json.encode(kept, order="sorted").decode() if kept else None
