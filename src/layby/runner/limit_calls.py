@@ -3,6 +3,7 @@
 import logging
 
 from layby.client.interface import Client
+from layby.client.paging import pages
 from layby.core.commands import DeleteLimit, SetLimit, StartRun
 from layby.core.limits import GetLimit, ListLimits
 from layby.core.replies import LimitPage, LimitStanding, Reply
@@ -37,15 +38,12 @@ async def set_limit(client: Client, command: SetLimit) -> LimitStanding:
 
 
 async def list_limits(client: Client) -> list[LimitStanding]:
-    found: list[LimitStanding] = []
-    cursor: str | None = None
-    while True:
-        page = _checked(await client.send(ListLimits(cursor=cursor)), "")
+    async def ask(query: ListLimits) -> LimitPage:
+        page = _checked(await client.send(query), "")
         assert isinstance(page, LimitPage)
-        found += page.standings
-        cursor = page.cursor
-        if cursor is None:
-            return found
+        return page
+
+    return [each async for page in pages(ask, ListLimits()) for each in page.standings]
 
 
 async def delete_limit(client: Client, name: str) -> None:
