@@ -89,8 +89,9 @@ class StoreAway(StoreUnavailable):
 
 
 class StoreRefused(StoreAway):
-    """The database does not let us in: a wrong user, password or name of a database. Or its address
-    cannot be understood.
+    """The database does not let us in: a wrong user, password or name of a database.
+
+    Or its address cannot be understood, or asks for what cannot be had, such as TLS.
 
     A process that is starting ends with it. One that had been let in tries again, as when the
     database is away: somebody may be changing the password just now.

@@ -166,6 +166,16 @@ def test_a_worker_ends_when_its_address_cannot_be_understood(wrong: str) -> None
     assert "is not an address" in worker.said[-1]
 
 
+def test_a_worker_ends_when_its_database_has_no_tls() -> None:
+    """It waited for ever, though its address asks for TLS and PostgreSQL answers."""
+    with Process(
+        ("-m", "layby.cli", "worker", str(FLOWS)),
+        LAYBY_DB=f"{cluster().tcp_url('postgres')}?sslmode=require",
+    ) as worker:
+        assert worker.end() == 2, worker.tail
+    assert "check `sslmode`" in worker.said[-1]
+
+
 def test_a_worker_waits_for_a_database_that_does_not_answer() -> None:
     """It may be started before PostgreSQL."""
     address = f"postgresql://layby:{PASSWORD}@127.0.0.1:1/none"

@@ -1,9 +1,13 @@
-"""Keys to sign tokens with, made once: each kind that a server may be given."""
+"""Keys to sign tokens with, made once: each kind that a server may be given. And certificates."""
 
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jwt
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -54,3 +58,22 @@ def private_pem(kind: str = "ed25519") -> str:
 
 def signed(claims: dict[str, Any], kind: str = "ed25519", algorithm: str = "", which: int = 0):
     return jwt.encode(claims, private_key(kind, which), algorithm or ALGORITHMS[kind][0])
+
+
+def write_certificate(certificate: Path, key: Path, host: str) -> None:
+    """For a server of this name, signed by itself and good for a day."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
+    now = datetime.now(UTC)
+    signed_by_itself = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private_key("p256").public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(private_key("p256"), hashes.SHA256())
+    )
+    key.touch(mode=0o600)
+    key.write_text(private_pem("p256"))
+    certificate.write_bytes(signed_by_itself.public_bytes(Encoding.PEM))

@@ -5,13 +5,14 @@
 import asyncio
 import json
 import sys
+import time
 
 from layby import PromiseRejected, Runner, Workflow, task
 from layby.errors import LaybyError
 
 
 def tell(said: str, **fields: object) -> None:
-    print(json.dumps({"said": said, **fields}), flush=True)
+    print(json.dumps({"said": said, "at": time.monotonic(), **fields}), flush=True)
 
 
 OPTIONS = json.loads(sys.argv[1])
@@ -77,6 +78,9 @@ FUNCTIONS = [shout, echo, calls_for, greet, refuse, call_back, endure]
 
 
 async def obey(runner: Runner, order: dict) -> None:
+    if order["do"] == "ping":
+        tell("pong")
+        return
     run_id = order["id"]
     try:
         context = {"name": order["name"], "args": order["args"]}

@@ -33,14 +33,17 @@ class Server(processes.ServerProcess):
         answer = self.ask("promise.settle", id=promise, state=state, value={"data": data})
         assert (answer.status, answer.data["promise"]["state"]) == (200, state)
 
-    def await_task(self, task: str, state: str) -> None:
-        """Wait until the task is in this state."""
+    def await_task(self, task: str, *states: str) -> None:
+        """Wait until the task is in one of these states."""
 
         def is_there() -> bool:
             answer = self.ask("task.get", id=task)
-            return answer.status == 200 and answer.data["task"]["state"] == state
+            return answer.status == 200 and answer.data["task"]["state"] in states
 
-        until(is_there, lambda: f"{task} never became {state}: {self.ask('task.get', id=task)}")
+        until(
+            is_there,
+            lambda: f"{task} never became {' or '.join(states)}: {self.ask('task.get', id=task)}",
+        )
 
 
 def until(condition: Callable[[], bool], account: Callable[[], str]) -> None:

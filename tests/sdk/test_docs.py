@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_line import typed
+from tests.sdk.peers import PATIENCE_S
 from tests.sdk.sdks import NODE, NODE_MODULES, venv
 from tests.sdk.servers import Server
 
@@ -34,8 +35,9 @@ def test_typescript(page, server: Server, tmp_path):
     (tmp_path / "node_modules/@resonatehq/sdk").symlink_to(NODE_MODULES / f"sdk-{NEWEST}")
     node = subprocess.Popen([NODE, worker], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        called = ("invoke", "r-1", "--func", "remind", "--arg", "Ada", "--wait", "--timeout", "30s")
-        assert typed(*called, "--url", server.url).lines == ['"time to go, Ada"']
+        called = ("invoke", "r-1", "--func", "remind", "--arg", "Ada", "--wait")
+        patience = ("--timeout", f"{PATIENCE_S}s")
+        assert typed(*called, *patience, "--url", server.url).lines == ['"time to go, Ada"']
     finally:
         node.kill()
         node.wait()

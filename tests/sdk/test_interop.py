@@ -12,6 +12,9 @@ VALUES = [
     "ü" * 500_000,
 ]
 
+TTL_MS = 3_000
+"""So long a killed worker's task is still its own; see test_recovery.py."""
+
 pytestmark = [
     pytest.mark.sdk,
     pytest.mark.parametrize("sdk", NEWEST, indirect=True, ids=str),  # calls are as they were before
@@ -47,9 +50,10 @@ def test_an_error_of_an_sdk_is_raised_in_layby(peers: Peers):
 def test_a_call_by_layby_outlives_the_worker_that_does_it(peers: Peers):
     """And the server, too."""
     layby = peers.layby()
-    first = peers.worker(ttl=1_000, hangs="second")
+    first = peers.worker(ttl=TTL_MS, hangs="second")
     layby.rpc("call-1", "survives")
     first.hear("effect", what="second")
+    layby.hear("created", id="call-1")
     first.kill()
     peers.server.kill()
     peers.server.start()
@@ -104,7 +108,7 @@ def test_more_calls_than_slots(peers: Peers):
 def test_a_killed_worker_of_layby_leaves_calls_to_another(peers: Peers):
     """What it has checkpointed is not repeated."""
     client = peers.client()
-    first = peers.layby(ttl=1_000, hangs="second")
+    first = peers.layby(ttl=TTL_MS, hangs="second")
     client.rpc("endure", "endure", target="layby")
     first.hear("effect", what="second")
     peers.layby()

@@ -31,16 +31,18 @@ def test_a_refusal(peers: Peers):
 
 def test_a_question_that_nobody_answers(peers: Peers):
     """Its deadline wakes the workflow, though no task belongs to it."""
-    worker, question = asked(peers, timeout_ms=600)
+    worker = peers.worker()
+    worker.run("asks", "asks", 600)
+    question = worker.hear("asks")["promise"]
     worker.hear("error", id="asks")
     answer = peers.server.ask("promise.get", id=question)
     assert answer.data["promise"]["state"] == "rejected_timedout"
 
 
-def asked(peers: Peers, timeout_ms: int | None = None) -> tuple[Peer, str]:
+def asked(peers: Peers) -> tuple[Peer, str]:
     """A worker whose workflow waits in the store, and what it waits for."""
     worker = peers.worker()
-    worker.run("asks", "asks", timeout_ms)
+    worker.run("asks", "asks", None)
     question = worker.hear("asks")["promise"]
     peers.server.await_task("asks", "suspended")
     return worker, question

@@ -1,5 +1,7 @@
 """Workers and servers that die or come late, while real SDKs wait."""
 
+import time
+
 import pytest
 
 from tests.sdk.conftest import Peers
@@ -8,8 +10,10 @@ from tests.sdk.servers import Server, until
 
 pytestmark = pytest.mark.sdk
 
-TTL_MS = 1_000
-"""So long a killed worker's task is still its own."""
+TTL_MS = 3_000
+"""So long a killed worker's task is still its own. A living one must find the time for a heartbeat
+within it, on a busy machine too.
+"""
 
 
 def test_a_killed_worker_leaves_its_work_to_another(peers: Peers):
@@ -43,7 +47,7 @@ def test_a_long_step_keeps_its_lease(peers: Peers):
     client = peers.client()
     peers.worker(ttl=TTL_MS)
     peers.worker(ttl=TTL_MS)
-    client.rpc("takes", "takes", 3 * TTL_MS)
+    client.rpc("takes", "takes", 2 * TTL_MS)
     assert client.result("takes") is None
     assert peers.effects() == ["began", "ended"]
 
@@ -59,13 +63,14 @@ def test_a_call_made_before_its_worker_is_there(peers: Peers):
 
 
 def test_a_call_that_its_worker_has_no_function_for(peers: Peers):
-    """It is given back, and not tried all the time; a worker that has the function does it."""
+    """It is given back, and soon tried once a second; a worker that has the function does it."""
     client = peers.client()
+    began_at = time.monotonic()
     client.rpc("rolled-out", "hello", "new release", target="clients")
     until(lambda: tries(peers, "rolled-out") >= 4, lambda: "it was not tried")
     peers.worker(group="clients")
     assert client.result("rolled-out") == "Hello, new release!"
-    assert tries(peers, "rolled-out") < 30
+    assert tries(peers, "rolled-out") < 20 + 2 * (time.monotonic() - began_at)
 
 
 def test_a_server_killed_while_work_waits(peers: Peers):
@@ -74,6 +79,7 @@ def test_a_server_killed_while_work_waits(peers: Peers):
     client.rpc("asks", "asks", None)
     question = worker.hear("asks")["promise"]
     peers.server.await_task("asks", "suspended")
+    client.hear("created", id="asks")
     restart_server(peers.server, worker, client)
     peers.server.settle(question, "resolved", "good morning")
     assert client.result("asks") == "good morning"
@@ -85,6 +91,7 @@ def test_an_answer_given_before_anybody_is_back(peers: Peers):
     client.rpc("asks", "asks", None)
     question = worker.hear("asks")["promise"]
     peers.server.await_task("asks", "suspended")
+    client.hear("created", id="asks")
     peers.server.kill()
     peers.server.start()
     peers.server.settle(question, "resolved", "early answer")
@@ -94,19 +101,25 @@ def test_an_answer_given_before_anybody_is_back(peers: Peers):
 def test_a_server_killed_while_a_sleep_ends(peers: Peers):
     """A deadline that passed while no server was there is met at its start."""
     worker, client = peers.worker(), peers.client()
-    client.rpc("naps", "naps", 500)
-    worker.hear("effect", what="lies down")
-    peers.server.await_task("naps", "suspended")
-    restart_server(peers.server, worker, client)
+    client.rpc("naps", "naps", 1_500)
+    peers.server.await_task("naps", "suspended", "fulfilled")  # on a slow machine it may be over
+    client.hear("created", id="naps")
+    seen_at = time.monotonic()
+    peers.server.kill()
+    until(lambda: time.monotonic() > seen_at + 1.5, lambda: "time stands still")
+    peers.server.start()
+    for peer in (worker, client):
+        peer.hear("connected", times=2)
     assert client.result("naps") is None
     assert peers.effects() == ["lies down", "gets up"]
 
 
 def test_a_step_that_ends_while_no_server_is_there(peers: Peers):
     """Some SDKs hold the result until they are heard, others lose it and do the step again."""
-    worker, client = peers.worker(ttl=3 * TTL_MS), peers.client()
+    worker, client = peers.worker(ttl=TTL_MS), peers.client()
     client.rpc("takes", "takes", 200)
     worker.hear("effect", what="began")
+    client.hear("created", id="takes")
     peers.server.kill()
     worker.hear("effect", what="ended")
     peers.server.start()

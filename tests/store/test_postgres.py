@@ -2,11 +2,13 @@
 
 import logging
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
@@ -42,6 +44,7 @@ from layby.store.postgres_migrating import prepare_schema
 from layby.store.postgres_session import _named, _positional, _without_nul
 from layby.store.session import packed
 from tests.helpers import requests as r
+from tests.helpers.keys import write_certificate
 from tests.helpers.postgres import PASSWORD, USER, Cluster, cluster, own_cluster
 from tests.helpers.two_engines import PATIENCE_S, running, submit, told, until_available
 
@@ -156,6 +159,125 @@ def test_what_a_refused_connection_is_told(said: str, failure: type[StoreAway]) 
     found = postgres_failures.explained(psycopg.OperationalError(said), "name", connecting=True)
     assert type(found) is failure
     assert "start it, or check" not in str(found)
+
+
+ANSWERED = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: '
+TLS, SETTINGS, ADDRESS = "with the TLS that was asked for", "with these settings", "not an address"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("server does not support SSL, but SSL was required", TLS),
+        ("SSL error: certificate verify failed", TLS),
+        ("SSL error: tlsv1 alert unknown ca", TLS),
+        ("SSL error: tlsv1 alert protocol version", TLS),
+        ("SSL error: sslv3 alert handshake failure", TLS),
+        ('server certificate for "a" does not match host name "b"', TLS),
+        ('root certificate file "/f" does not exist', TLS),
+        ('could not read root certificate file "/f": no certificate or crl found', TLS),
+        ('could not read certificate file "/f": no start line', TLS),
+        ('could not open certificate file "/f": Permission denied', TLS),
+        ('could not load private key file "/f": key values mismatch', TLS),
+        ('certificate present, but not private key file "/f"', TLS),
+        ('private key file "/f" has group or world access; file must have u=rw', TLS),
+        ('private key file "/f" is not a regular file', TLS),
+        ("server did not request an SSL certificate", TLS),
+        ("server accepted connection without a valid SSL certificate", TLS),
+        ("channel binding required, but SSL not in use", TLS),
+        ('weak sslmode "prefer" may not be used with sslnegotiation=direct', SETTINGS),
+        ("invalid SSL protocol version range", SETTINGS),
+        ('server only supports protocol 3.0, but "min_protocol_version" was set to 3.2', SETTINGS),
+        ('authentication method requirement "gss" failed: server requested SASL', SETTINGS),
+        ("GSSAPI encryption required but no credential cache", SETTINGS),
+        ('FATAL:  unrecognized configuration parameter "nonsense"', SETTINGS),
+        ('FATAL:  invalid value for parameter "client_encoding": "nonsense"', SETTINGS),
+        ("FATAL:  --nonsense requires a value", SETTINGS),
+        ("FATAL:  connection requires a valid client certificate", "does not accept this user"),
+        ('invalid "ssl_min_protocol_version" value: "nonsense"', ADDRESS),
+        ('could not parse network address "nonsense": Name or service not known', ADDRESS),
+        ("could not match 3 port numbers to 2 hosts", ADDRESS),
+        ('Unix-domain socket path "/f" is too long (maximum 107 bytes)', ADDRESS),
+    ],
+)
+def test_what_never_comes_right_by_itself_is_refused(said: str, why: str) -> None:
+    """Somebody has to change the address, a file, or PostgreSQL's settings."""
+    error = psycopg.OperationalError(ANSWERED + said)
+    found = postgres_failures.explained(error, "name", connecting=True)
+    assert type(found) is StoreRefused
+    assert why in str(found)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Connection refused",
+        "SSL error: unexpected eof while reading",
+        "SSL error: tlsv1 alert internal error",
+        "server closed the connection unexpectedly",
+        "session is read-only",
+        "server is in hot standby mode",
+        "FATAL:  the database system is starting up",
+    ],
+)
+def test_what_may_come_right_by_itself_is_waited_for(said: str) -> None:
+    """A start, an end or a change of the primary."""
+    error = psycopg.OperationalError(ANSWERED + said)
+    assert type(postgres_failures.explained(error, "name", connecting=True)) is StoreAway
+
+
+def test_of_several_addresses_the_one_that_refuses_is_told() -> None:
+    """`localhost` is two: where nothing listens on ::1, that is not what is wrong."""
+    refused = f"{ANSWERED}server does not support SSL, but SSL was required"
+    away = "connection failed: Connection refused"
+    said = f"{away}\nMultiple connection attempts failed. All failures were:\n- {refused}\n- {away}"
+    found = postgres_failures.explained(psycopg.OperationalError(said), "name", connecting=True)
+    assert type(found) is StoreRefused
+    assert refused in str(found)
+    assert away not in str(found)
+
+
+@pytest.mark.parametrize("mode", ["require", "verify-full"])
+def test_a_server_without_tls_is_refused_where_tls_is_required(mode: str) -> None:
+    with pytest.raises(StoreRefused, match=r"sslmode.*server does not support SSL"):
+        opened(f"{cluster().tcp_url('postgres')}?sslmode={mode}")
+
+
+def test_tls_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """A certificate that is not trusted or has another name, a missing file, an empty key."""
+    with own_cluster() as server:
+        certificate = with_tls(server)
+        stranger, key = tmp_path / "stranger.crt", tmp_path / "empty.key"
+        write_certificate(stranger, key, "stranger.example")
+        key.write_text("")
+        roots = f"&sslrootcert={certificate}"
+        address = f"{server.tcp_url('postgres')}?sslmode="
+        for wrong, why in {
+            f"verify-full&sslrootcert={stranger}": "certificate verify failed",
+            f"verify-full{roots}": "does not match host name",
+            "verify-ca&sslrootcert=/nowhere": "does not exist",
+            f"require&sslcert={certificate}&sslkey={key}": "private key",
+            "require&ssl_max_protocol_version=TLSv1.2": "protocol version",
+        }.items():
+            with pytest.raises(StoreRefused, match=f"sslmode.*{why}"):
+                opened(address + wrong)
+        opened(f"{address}verify-ca{roots}").close()
+
+
+def with_tls(server: Cluster) -> Path:
+    """Its certificate; it speaks nothing older than TLS 1.3."""
+    if not server.execute("SHOW ssl_library")[0][0]:
+        pytest.skip("this PostgreSQL was built without TLS")
+    key = server.data / "server.key"
+    certificate = server.data / "server.crt"
+    write_certificate(certificate, key, "somebody.example")
+    for each in (key, certificate):
+        shutil.chown(each, server.data.owner())
+    server.execute("ALTER SYSTEM SET ssl = on")
+    server.execute("ALTER SYSTEM SET ssl_min_protocol_version = 'TLSv1.3'")
+    server.stop()
+    server.start()
+    return certificate
 
 
 @pytest.mark.parametrize(

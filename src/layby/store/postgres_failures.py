@@ -27,11 +27,18 @@ _UNAVAILABLE: Final = {
     "`layby migrate` as a user who may",
     "53100": "the disk of the database is full: free some space; nothing of this batch was written",
 }
+_TLS: Final = "TLS"
+_SETTINGS: Final = "settings"
+"""Like a SQLSTATE, for what libpq itself refuses without one."""
 _REFUSED: Final = {
     "28000": "it does not accept this user: check the address, who may connect to this database, "
     "and pg_hba.conf",
     "28P01": "it does not accept the password: set PGPASSWORD or a password file",
     "3D000": "the database does not exist: create it, or give another name",
+    _TLS: "it cannot be reached with the TLS that was asked for: check `sslmode`, the certificates "
+    "and keys on both sides, and whether PostgreSQL has TLS switched on (`ssl = on`)",
+    _SETTINGS: "it cannot be reached with these settings: change them where they are set, in the "
+    "address, a variable PG… or the service file",
 }
 _AWAY: Final = {
     "53300": "it has no connection left: raise max_connections, or run fewer processes",
@@ -48,14 +55,47 @@ _TOLD_ONLY: Final = {
     r'role ".*" is not permitted to log in': "28000",
     r'permission denied for database ".*"': "28000",
     "no pg_hba.conf entry": "28000",
+    "requires a valid client certificate": "28000",
     "pg_hba.conf rejects": "28000",
     "too many clients": "53300",
     "too many connections for": "53300",
     "remaining connection slots are reserved": "53300",
     "the database system is": "57P03",
+    "server does not support SSL": _TLS,
+    "certificate verify failed": _TLS,
+    r"SSL error: .*\balert\b(?!.* internal error)": _TLS,  # said by the server
+    r"SSL error: (unsupported protocol|no protocols available|no shared cipher)": _TLS,
+    r"server certificate for .* does not match host name": _TLS,
+    "host name must be specified for a verified SSL connection": _TLS,
+    r"root certificate file .* does not exist": _TLS,
+    r"could not (read|open|load|stat) .*\b(certificate|key|revocation)": _TLS,
+    "certificate present, but not private key": _TLS,
+    r"private key file .* (has group or world access|is not a regular file|must be owned)": _TLS,
+    "certificate does not match private key": _TLS,
+    "did not request an SSL certificate": _TLS,
+    "without a valid SSL certificate": _TLS,
+    "channel binding (is )?required": _TLS,
+    "weak sslmode": _SETTINGS,
+    "invalid SSL protocol version range": _SETTINGS,
+    r'"\w+_protocol_version" was set to': _SETTINGS,
+    "authentication method requirement": _SETTINGS,
+    "GSSAPI encryption required": _SETTINGS,
+    "requirepeer specifies": _SETTINGS,
+    "unrecognized configuration parameter": _SETTINGS,
+    "invalid value for parameter": _SETTINGS,
+    "permission denied to set parameter": _SETTINGS,
+    r"parameter .* cannot be (changed|set)": _SETTINGS,
+    "invalid command-line argument": _SETTINGS,
+    r"FATAL: +-\S+ requires a value": _SETTINGS,
 }
-"""When a connection is refused, only the text says why. The first that fits counts."""
-_MISSPELT: Final = re.compile(r"invalid (port number|\w+ value)|definition of service")
+"""When a connection is refused, only the text says why. The first that fits counts.
+
+libpq speaks English here, as Python leaves LC_MESSAGES alone; PostgreSQL may not.
+"""
+_MISSPELT: Final = re.compile(
+    r'invalid (port number|"?\w+"? value)|could not (parse network|match \d)|is too long \(maximum'
+    r"|definition of service|service file|syntax error in service"
+)
 """What libpq says of addresses that it has understood so far as to try them."""
 _UNREADABLE: Final = {
     "3F000": "its schema `layby` is gone: restore it from a backup",
@@ -68,12 +108,14 @@ def explained(
     error: psycopg.Error, name: str, url: str = "", *, connecting: bool = False
 ) -> StoreError | StoreConflict:
     """The same failure as ours: what, which database, what to do."""
-    code = error.sqlstate or (_code_told(str(error)) if connecting else "")
+    code, line = error.sqlstate or "", told(error)
+    if connecting and not code:
+        code, line = _code_told(str(error)) or (code, line)
     if code == "55P03":
         return RowLocked("a row stayed locked")
     if code in _CONFLICTS:
         return StoreConflict(_CONFLICTS[code])
-    said = _hidden(told(error), url)
+    said = _hidden(line, url)
     if code == "57014":
         why = "a statement took longer than 30 s and was ended: look for what keeps it busy"
         return StoreBusy(f"{name}: {why} ({said})")
@@ -93,8 +135,13 @@ def explained(
     return StoreError(f"{name}: the store failed ({said})")
 
 
-def _code_told(text: str) -> str:
-    return next((code for part, code in _TOLD_ONLY.items() if re.search(part, text)), "")
+def _code_told(text: str) -> tuple[str, str] | None:
+    """And the line that says so: there is one for each address that was tried."""
+    lines = text.strip().splitlines()
+    found = (
+        (code, line) for part, code in _TOLD_ONLY.items() for line in lines if re.search(part, line)
+    )
+    return next(found, None)
 
 
 def is_lost(error: psycopg.Error, connection: "psycopg.Connection[Any] | None") -> bool:

@@ -1,7 +1,8 @@
 // One process that uses a released SDK as its users do: `node peer.mjs SDK OPTIONS`.
 //
 // It is a worker with all our functions, or a client with none. On stdin it takes orders, one
-// JSON object a line; on stdout it tells what happened, likewise. The SDK's warnings go to stderr.
+// JSON object a line; on stdout it tells what happened, likewise, and when by the clock that all
+// processes of the machine share. The SDK's warnings go to stderr.
 
 import { createInterface } from "node:readline";
 
@@ -13,7 +14,8 @@ const isAsync = sdk.endsWith("/async");
 const { Resonate, HttpNetwork } = await import(sdk);
 const { makeFunctions } = await import(isAsync ? "./awaiting.mjs" : "./yielding.mjs");
 
-const tell = (said, fields = {}) => console.log(JSON.stringify({ said, ...fields }));
+const seconds = () => Number(process.hrtime.bigint()) / 1e9;
+const tell = (said, fields = {}) => console.log(JSON.stringify({ said, at: seconds(), ...fields }));
 const complain = (fields, message) => console.error(JSON.stringify({ message, ...fields }));
 const logger = {
   debug() {},
@@ -39,6 +41,9 @@ const encoded = (value) => Buffer.from(JSON.stringify(value)).toString("base64")
 const asError = (message) => ({ __type: "error", name: "Error", message });
 
 const orders = {
+  ping() {
+    tell("pong");
+  },
   async run({ id, name, args }) {
     await follow(await begin.run.call(resonate, id, name, ...args));
   },

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import sys
+import time
 from datetime import timedelta
 
 from functions import make_functions
@@ -16,7 +17,7 @@ from resonate.types import Value
 
 
 def tell(said: str, **fields: object) -> None:
-    print(json.dumps({"said": said, **fields}), flush=True)
+    print(json.dumps({"said": said, "at": time.monotonic(), **fields}), flush=True)
 
 
 class Connections(logging.Handler):
@@ -50,7 +51,10 @@ class Peer:
         try:
             await getattr(self, order["do"])(order)
         except Exception as error:  # noqa: BLE001 - all that goes wrong is told
-            tell("error", id=order["id"], message=str(error))
+            tell("error", id=order.get("id"), message=str(error))
+
+    async def ping(self, order: dict) -> None:
+        tell("pong")
 
     async def run(self, order: dict) -> None:
         await self._follow(self.resonate.run(order["id"], order["name"], *order["args"]))
