@@ -350,6 +350,38 @@ def test_every_text_is_compared_by_its_bytes(url: str) -> None:
     assert [each for each in found if each[2] != "C"] == []
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_cannot_keep_every_text_is_left_alone(encoding: str) -> None:
+    name = f"of_{encoding.lower()}"
+    cluster().execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+    with pytest.raises(StoreUnreadable, match=f"{encoding}.* ENCODING 'UTF8' TEMPLATE template0"):
+        opened(cluster().url(name))
+    assert not cluster().execute("SELECT FROM pg_namespace WHERE nspname = 'layby'", name)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+@pytest.mark.parametrize("where", ["role", "environment"])
+def test_texts_are_sent_as_they_are_whatever_the_encoding_of_other_clients(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, where: str
+) -> None:
+    name = cluster().new_database()
+    if where == "role":
+        cluster().execute(f"ALTER ROLE {USER} IN DATABASE {name} SET client_encoding = {encoding}")
+    else:
+        monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    with running(cluster().url(name)) as engine:
+        assert engine.call(r.promise("für €5 🛒", 10**15)).is_ok
+        assert told(engine, c.GetPromise(id="für €5 🛒")).promise.id == "für €5 🛒"
+
+
+def test_an_idle_connection_is_kept_whatever_the_limit_of_other_clients() -> None:
+    name = cluster().new_database()
+    cluster().execute(f"ALTER ROLE {USER} IN DATABASE {name} SET idle_session_timeout = '1s'")
+    with Connector(cluster().url(name)).connect() as connection:
+        limit = connection.execute("SHOW idle_session_timeout").fetchone()
+    assert limit == ("0",)
+
+
 def test_several_processes_may_migrate_at_once(url: str) -> None:
     failures: list[BaseException] = []
 

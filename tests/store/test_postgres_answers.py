@@ -13,6 +13,7 @@ from layby.store import postgres_answers
 from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_connection import Connector
 from tests.helpers import requests as r
+from tests.helpers.open_files import beyond_select
 from tests.helpers.postgres import cluster
 from tests.helpers.troubled_link import Cut, TroubledLink
 from tests.helpers.two_engines import running, told, until_available
@@ -85,6 +86,14 @@ def test_a_statement_that_takes_long_is_waited_for(database: str) -> None:
     with Connector(cluster().url(database), watch=watch).connect() as connection:
         connection.execute("SELECT pg_sleep(%s)", (5 * QUICK_S,))
     watch.stop()
+
+
+def test_a_statement_is_asked_about_in_a_process_with_a_thousand_open_files(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with beyond_select():
+        test_a_statement_that_takes_long_is_waited_for(database)
+    assert [each.getMessage() for each in caplog.records] == []
 
 
 def test_a_database_that_cannot_be_asked_does_not_work(link: TroubledLink, database: str) -> None:

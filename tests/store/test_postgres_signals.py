@@ -3,9 +3,11 @@
 import threading
 
 import psycopg
+import pytest
 
 from layby.core import commands as c
 from layby.store.postgres_signals import VOUCHED
+from tests.helpers.open_files import beyond_select
 from tests.helpers.postgres import cluster
 from tests.helpers.two_engines import running
 
@@ -50,3 +52,15 @@ def test_who_starts_over_is_seen_as_the_new_one_alone() -> None:
             pause = threading.Event()
             while connection.execute(VOUCHED).fetchall():
                 pause.wait(0.05)
+
+
+def test_others_are_heard_in_a_process_with_a_thousand_open_files(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server that has many connections and comes back to a database that was away."""
+    url = cluster().url(cluster().new_database())
+    with beyond_select(), running(url) as engine:
+        assert engine.call(take("p")).is_ok
+        engine.vouch("p", "1")
+        assert seen_until(url, {("p", "1")}) == {("p", "1")}
+    assert [each.getMessage() for each in caplog.records] == []

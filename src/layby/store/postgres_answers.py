@@ -8,7 +8,7 @@ connection, whether it still works on ours. If not, ours is ended: who waits see
 
 import logging
 import os
-import select
+import selectors
 import socket
 import threading
 from contextlib import suppress
@@ -143,15 +143,25 @@ class AnswerWatch:
         logger.warning(told, without_password(self._url), monotonic() - waiting.since)
 
 
+def readable(*files: Any) -> selectors.BaseSelector:
+    """Waits for any of them. `select` would refuse files whose numbers are 1,024 or more, as those
+    of a server with so many connections are.
+    """
+    selector = selectors.DefaultSelector()
+    for file in files:
+        selector.register(file, selectors.EVENT_READ)
+    return selector
+
+
 def _backends(connection: pq.abc.PGconn) -> set[Backend]:
     """What is active; nobody, if there is no answer in time: this may be silent as well."""
     until = monotonic() + PROBE_S
     connection.send_query(_ACTIVE.encode())
-    while connection.is_busy():
-        ready, _, _ = select.select([connection.socket], [], [], max(0.0, until - monotonic()))
-        if not ready:
-            return set()
-        connection.consume_input()
+    with readable(connection.socket) as answer:
+        while connection.is_busy():
+            if not answer.select(max(0.0, until - monotonic())):
+                return set()
+            connection.consume_input()
     found = connection.get_result()
     if found is None:
         return set()

@@ -30,6 +30,8 @@ SESSION: Final = {
     "lock_timeout": "800ms",
     # Nobody waits for the locks of a process that was stopped within a transaction.
     "idle_in_transaction_session_timeout": "15s",
+    # Between two requests, or two announcements, a connection is idle for as long as it likes.
+    "idle_session_timeout": "0",
     "jit": "off",
 }
 """What every connection has."""
@@ -108,12 +110,14 @@ class Connector:
             autocommit=True,
             connect_timeout=CONNECT_S,
             fallback_application_name="layby",
+            client_encoding="UTF8",  # whatever the environment or the role say
             keepalives_idle=30,
             tcp_user_timeout=30_000,
         )
         connection.watch = self._watch
         try:
             self._check_version(connection.info.server_version)
+            self._check_encoding(connection.info.parameter_status("server_encoding"))
             connection.prepared_max = 1_000
             connection.adapters.register_dumper(int, Int8Dumper)
             connection.adapters.register_dumper(int, Int8BinaryDumper)
@@ -128,6 +132,14 @@ class Connector:
         if version < OLDEST_POSTGRES:
             why = f"PostgreSQL {version // 10_000} is too old: 14 or later is needed"
             raise StoreUnreadable(f"{self.name}: {why}")
+
+    def _check_encoding(self, encoding: str | None) -> None:
+        if encoding != "UTF8":
+            remedy = "make one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            raise StoreUnreadable(
+                f"{self.name}: it keeps texts as {encoding}, and layby's can only be kept as UTF8: "
+                f"{remedy}"
+            )
 
 
 def _json(settings: Mapping[str, str]) -> str:

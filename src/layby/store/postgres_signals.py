@@ -7,7 +7,6 @@ that this process is there; it is free as soon as the process dies, or the conne
 
 import logging
 import random
-import select
 import socket
 import threading
 from collections import deque
@@ -21,8 +20,9 @@ from layby.core.model import HeldKey
 from layby.core.pauses import Pauses
 from layby.errors import StoreError
 from layby.store.announcement import EVERYTHING, Announcement, of_text, to_text
-from layby.store.postgres_answers import AnswerWatch
+from layby.store.postgres_answers import AnswerWatch, readable
 from layby.store.postgres_connection import Connection, Connector
+from layby.store.postgres_failures import explained
 
 logger = logging.getLogger(__name__)
 
@@ -108,26 +108,32 @@ class Signals:
             except (psycopg.Error, StoreError) as failure:
                 failures += 1
                 if failures == 1:
-                    logger.warning("commits of other processes are noticed late: %s", failure)
+                    late = "commits of other processes are noticed up to a second late"
+                    logger.warning("%s until it answers again: %s", late, self._why(failure))
                 self._stopping.wait(_PAUSES.after(failures) * random.uniform(0.5, 1.0))  # noqa: S311
             except Exception:
                 logger.exception("signals fail")
                 self._stopping.wait(_PAUSES.longest)
 
+    def _why(self, failure: Exception) -> Exception:
+        if isinstance(failure, psycopg.Error):
+            return explained(failure, self._connector.name)
+        return failure
+
     def _serve(self, connection: Connection) -> None:
         own = connection.info.backend_pid
-        while not self._stopping.is_set():
-            ready, _, _ = select.select([connection, self._woken], [], [], PING_S)
-            if not ready:
-                connection.execute(_PING)
-            with suppress(BlockingIOError):
-                self._woken.recv(4096)
-            self._hold(connection)
-            self._tell_all(connection)
-            while notices := list(connection.notifies(timeout=0)):
-                for notice in notices:
-                    if notice.pid != own:
-                        self._heard(of_text(notice.payload))
+        with readable(connection, self._woken) as either:
+            while not self._stopping.is_set():
+                if not either.select(PING_S):
+                    connection.execute(_PING)
+                with suppress(BlockingIOError):
+                    self._woken.recv(4096)
+                self._hold(connection)
+                self._tell_all(connection)
+                while notices := list(connection.notifies(timeout=0)):
+                    for notice in notices:
+                        if notice.pid != own:
+                            self._heard(of_text(notice.payload))
         self._tell_all(connection)  # what was committed just before the end
 
     def _hold(self, connection: Connection) -> None:
