@@ -236,7 +236,11 @@ def test_a_token_with_a_prefix_steers_what_it_covers(tmp_path):
         here = ("--url", url_of(server), "--token", CI_KEY)
         typed("promises", "create", "run/ci-1", *here)
         assert typed("cancel", "ci-1", *here).lines == ["ci-1 is cancelled"]
+        typed("promises", "create", "run/ci-1:ask.c.promise.ok", *here)
+        settled = typed("resolve", "ci-1:ask.c.promise.ok", "--value", "1", *here)
+        assert settled.lines == ["ci-1:ask.c.promise.ok is resolved"]
         typed("cancel", "ci-2", *here).complains(1, "there is no run, task or promise 'ci-2'")
+        typed("resolve", "other", "--null", *here).complains(2, "the token does not allow this")
         typed("cancel", "other", *here).complains(2, "the token does not allow this")
 
 

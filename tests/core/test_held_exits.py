@@ -329,7 +329,7 @@ def test_what_does_not_wait_says_what_it_is_held_up_by(world: World, state: str,
         world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released(NODE, 1),)))
         world.ok(c.ContinueTask(id=NODE))
     assert world.task(NODE).state == state
-    for command in (wake(), extend()):
+    for command in (wake(), extend(), wake(wait=RECORD)):
         refused = world.send(command)
         assert (refused.status, says in str(refused.data)) == (409, True)
 

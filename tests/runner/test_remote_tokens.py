@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import time
 from typing import Any
 
+import jwt
 import pytest
 
-from layby import Workflow, task
+from layby import RunFailed, Workflow, task, triggers
 from layby.client import inbox, patience
 from layby.core.pauses import Pauses
 from layby.core.replies import Reply
@@ -165,3 +167,24 @@ def test_what_may_not_be_done_is_said(rights: Rights):
                 await runner.resolve("event")
 
     at_a_place(scene)
+
+
+@task
+async def defers_elsewhere(context, handle):
+    await handle.defer(triggers.Event("elsewhere"))
+
+
+def test_whoever_may_not_wait_for_an_event_is_told():
+    """The task fails and says why, as if it had awaited that promise; it does not begin again for ever."""
+
+    async def scene(place: Place) -> None:
+        claims = {"exp": time.time() + 600, "prefix": "run/ci-", "groups": ["ci"]}
+        token = jwt.encode(claims, "nobody looks at the signature here", algorithm="HS256")
+        async with place.runner(token=token, group="ci") as runner:
+            flow = Workflow("defers", tasks=[defers_elsewhere])
+            with pytest.raises(RunFailed) as failed:
+                await runner.execute(flow, run_id="ci-1", timeout=20)
+        assert "NotAllowed: run/ci-1:defers_elsewhere cannot be deferred" in str(failed.value)
+        assert "give one that does" in str(failed.value)
+
+    at_a_place(scene, {"auth.public_key": "none"})

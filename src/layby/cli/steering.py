@@ -225,10 +225,11 @@ def _outcome(given: Any, *, is_null: bool) -> Any:
 
 async def _meant(client: Client, promise_id: str) -> str:
     """Promises of a task may be typed without `run/`; any other id is used as given, but not that
-    of a run: a new promise of the same id would hide the run from every command.
+    of a run: a new promise of the same id would hide the run from every command. A token for ids
+    that begin with `run/` may look at those only.
     """
     full = f"{plan.ROOT_PREFIX}{promise_id}"
-    if (await client.send(GetPromise(id=promise_id))).status != 404:
+    if (await client.send(GetPromise(id=promise_id))).status not in (403, 404):
         return promise_id
     if not (await client.send(GetPromise(id=full))).is_ok:
         return promise_id

@@ -4,10 +4,10 @@ Delay, At, Event and PromiseSettled are promises, which nobody has to run. Every
 the name of a class: its promise has a task, which a trigger manager takes.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from layby.core import birth, promises, validate, values, waits
 from layby.core.address import target_of
@@ -40,10 +40,10 @@ MAX_KWARGS_CHARS: Final = 2**20
 class DelayArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Fires when so much time has passed."""
 
-    ms: Int64
+    ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
     def fires_at(self, now: Millis) -> Millis:
-        return deadline(now, max(0, self.ms))
+        return deadline(now, self.ms)
 
 
 class AtArgs(Struct, frozen=True, forbid_unknown_fields=True):

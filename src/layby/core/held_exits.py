@@ -75,8 +75,8 @@ def wake_held(d: Draft, task: Task, decision: ExitDecision, wait: str = "") -> R
         ended = _end_condition(d, task, meant.record_id, meant.standing, decision)
     elif _is_timer(meant):
         ended = _end_timer(d, task, meant.standing, decision)
-    elif meant.told is None and meant.standing is None and task.state == "halted":
-        return refuse(409, why_not_waiting(task))
+    elif meant.told is None and meant.standing is None and task.state in ("halted", "pending"):
+        return refuse(409, why_not_waiting(task))  # nobody can tell which waits it is in
     else:
         return refuse(409, instead_of_waking(meant.told, meant.standing))
     if isinstance(ended, Reply):

@@ -24,7 +24,7 @@ from layby.core.commands import (
 )
 from layby.core.model import Millis, PromiseState, Task
 from layby.core.replies import Reply
-from layby.errors import EngineStopped, StoreError, UsageError
+from layby.errors import EngineStopped, StoreError, UsageError, error_for
 from layby.program import Program, Verdict
 from layby.wire.json_values import read_error, text_of
 from layby.worker.attempt import Attempt
@@ -172,10 +172,15 @@ class Reporter:
             self._call(attempt.loaded.callback(None), attempt.id, reply)
 
     def _deferred(self, attempt: Attempt, reply: Reply) -> None:
-        """What the store refuses to wait for is a failure; there is no callback for a wait."""
-        if reply.status in (*UNACCEPTABLE, 422):
-            error = UsageError(f"{attempt.id} cannot be deferred: {reply.data}")
-            self._fail(attempt, failed(attempt, error, may_retry=False))
+        """What the store refuses to wait for is a failure; there is no callback for a wait.
+
+        Whoever may not wait for it now may be allowed to when the task is tried again.
+        """
+        told = f"{attempt.id} cannot be deferred: {reply.data}"
+        if reply.status == 403:
+            self._fail(attempt, failed(attempt, error_for(403, told)))
+        elif reply.status in (*UNACCEPTABLE, 422):
+            self._fail(attempt, failed(attempt, UsageError(told), may_retry=False))
 
     def _settled(self, reply: Reply) -> None:
         """There is no callback."""
