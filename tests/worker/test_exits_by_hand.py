@@ -212,6 +212,19 @@ async def test_the_error_of_a_later_run_names_no_length_that_was_changed(
     assert ("by its deadline, which was moved" in why, "60 s" in why) == (is_moved, not is_moved)
 
 
+@pytest.mark.parametrize("wait", [for_a_promise, for_a_bundle])
+@virtual_test
+async def test_the_error_says_whose_wait_it_was_though_its_deadline_was_moved(wait):
+    """As it does when nobody has moved it."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(says_why(wait), run_id="r")
+        await asyncio.sleep(5)
+        await runner.extend("r", "timed", 600)
+        why = (await run.result())["why"]
+    assert why.startswith("run/r:timed: ")
+    assert why.endswith(" by its deadline, which was moved")
+
+
 @pytest.mark.parametrize("wait", KEPT_WITH_THE_TASK)
 @virtual_test
 async def test_a_body_that_was_not_told_asks_before_it_gives_up(wait, monkeypatch):

@@ -61,7 +61,7 @@ def watching(store: Store) -> PromiseWatches:
 def until(watches: PromiseWatches, seconds: float) -> TimedPromiseWatch:
     book = WaitDeadlines({}, lambda: None)
     at = current_clock().now() + round(seconds * 1000)
-    return watches.watch_until("p", book.begin("r", at, book.end), "too late")
+    return watches.watch_until("p", book.begin("r", at, book.end), lambda: "too late")
 
 
 @virtual_test
@@ -179,12 +179,13 @@ async def test_the_store_may_say_another_deadline():
 
 
 @virtual_test
-async def test_a_deadline_that_a_person_moved_is_not_told_by_its_length():
-    store = Store()
+async def test_a_person_may_move_a_deadline():
+    clock, store = current_clock(), Store()
     watches = watching(store)
     watch = until(watches, 60)
-    watches.move_by_hand("r", current_clock().now() + 3_000)
+    watches.move_by_hand("r", clock.now() + 3_000)
     await asyncio.sleep(3.1)
     store.tell(ok(PromiseData(promise(None))))
-    with pytest.raises(DeferTimeout, match="p was not settled by its deadline, which was moved"):
+    with pytest.raises(DeferTimeout):
         await watch
+    assert clock.elapsed < 60

@@ -53,7 +53,7 @@ def new_console(*, stderr: bool = False) -> Console:
 def literal_console(
     *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False
 ) -> Console:
-    """Of a text it changes nothing: `:ship:` in an id is not a picture of a ship."""
+    """Prints a text as it is: `:ship:` in an id is not a picture of a ship."""
     return Console(stderr=stderr, width=width, soft_wrap=soft_wrap, highlight=False, emoji=False)
 
 

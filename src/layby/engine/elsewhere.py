@@ -78,7 +78,7 @@ class Vouched:
         return gone
 
     def begin_anew(self) -> None:
-        """The database is or was away, for others too perhaps."""
+        """The database is away, or was: perhaps for others too."""
         self._seen.clear()
 
 

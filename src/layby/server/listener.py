@@ -43,7 +43,7 @@ USER_TIMEOUT_MS: Final = 30_000
 UNSENT_BYTES: Final = 262_144
 """How much the kernel may keep for one reader: it would keep megabytes, and tell us nothing."""
 TURNS_TO_CONNECT: Final = 3
-"""Of the event loop: from a connection that it has accepted to one that we know of."""
+"""Of the event loop: after so many, it has told us of a connection that it has accepted."""
 RESERVED_FILES: Final = 100
 """For the store, pushes, logs, and connections that are refused with 503."""
 _UPGRADE_HEADERS: Final = (b"connection", b"upgrade", b"http2-settings")
@@ -107,7 +107,7 @@ class HttpListener:
             connection.transport.close()
 
     async def _stop_accepting(self) -> None:
-        """Not before those have a transport that were accepted just now: asyncio would lose them
+        """First those that were accepted just now get their transports: asyncio would lose them,
         with their sockets open, and their peers would wait.
         """
         loop = asyncio.get_running_loop()

@@ -122,7 +122,7 @@ class RequestHandler:
             return None if peer.is_gone() else decode(body)
 
     async def _answer_small(self, request: Request, asking: "Asking") -> HttpAnswer | None:
-        """What reads many rows may last, so that nothing waits for it."""
+        """A query may read many rows, and take long: nothing large gives way to it."""
         if isinstance(request.body, Query):
             return await self._answer_one(request, asking, _small())
         self.loop_turns.begin_small()  # not by a context manager: every small request comes here

@@ -5,7 +5,7 @@ is cancelled, and nothing it does later is written.
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -629,7 +629,9 @@ class Attempt:
     def watch(self, promise_id: str) -> PromiseWatch:
         return self._host.watches.watch(promise_id)
 
-    def watch_until(self, promise_id: str, deadline: WaitDeadline, timeout: str) -> PromiseWatch:
+    def watch_until(
+        self, promise_id: str, deadline: WaitDeadline, timeout: Callable[[], str]
+    ) -> PromiseWatch:
         watches = self._host.watches
         watch = watches.watch_until(promise_id, deadline, timeout)
         deadline.moved = partial(watches.move, watch)

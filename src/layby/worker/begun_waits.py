@@ -416,7 +416,7 @@ def _watch(attempt: Attempt, promise_id: str, within: float | None, record_id: s
     length = millis_of(within)
     if length == NEVER:
         return attempt.watch(promise_id)
-    timeout = timeout_message(attempt, promise_id, record_id, within)
+    timeout = partial(timeout_message, attempt, promise_id, record_id, within)
     return attempt.watch_until(promise_id, attempt.begin_wait(record_id, length), timeout)
 
 
@@ -459,9 +459,13 @@ def condition_sentence(condition: str) -> str:
 
 
 def timeout_message(attempt: Attempt, promise_id: str, record_id: str, within: float | None) -> str:
-    is_moved = attempt.is_moved(record_id)
-    when = MOVED_DEADLINE if is_moved else f"in {within or 0:g} s"
+    when = in_what_time(attempt, record_id, within or 0)
     return f"{attempt.id}: promise {promise_id} was not settled {when}"
+
+
+def in_what_time(attempt: Attempt, record_id: str, within: float) -> str:
+    """How long a wait was to last, unless a person has decided otherwise."""
+    return MOVED_DEADLINE if attempt.is_moved(record_id) else f"in {within:g} s"
 
 
 def stop_all(waits: Sequence[BegunWait]) -> None:

@@ -18,7 +18,6 @@ from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.errors import DeferTimeout, StoreError
-from layby.worker.condition_poll import MOVED_DEADLINE
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +68,11 @@ class TimedPromiseWatch(PromiseWatch):
     __slots__ = ("deadline", "is_asking", "is_over", "number", "timeout", "until")
 
     def __init__(
-        self, owner: "PromiseWatches", promise_id: str, until: "WatchDeadline", timeout: str
+        self,
+        owner: "PromiseWatches",
+        promise_id: str,
+        until: "WatchDeadline",
+        timeout: Callable[[], str],
     ) -> None:
         super().__init__(owner, promise_id)
         self.until = until
@@ -92,7 +95,7 @@ class TimedPromiseWatch(PromiseWatch):
 
     def time_out(self) -> None:
         self.stop()
-        self.set_exception(DeferTimeout(self.timeout))
+        self.set_exception(DeferTimeout(self.timeout()))
 
     def stop(self) -> None:
         super().stop()
@@ -157,8 +160,10 @@ class PromiseWatches:
     def watch(self, promise_id: str) -> PromiseWatch:
         return self._start(PromiseWatch(self, promise_id))
 
-    def watch_until(self, promise_id: str, until: WatchDeadline, timeout: str) -> TimedPromiseWatch:
-        """`timeout` is the message of the error."""
+    def watch_until(
+        self, promise_id: str, until: WatchDeadline, timeout: Callable[[], str]
+    ) -> TimedPromiseWatch:
+        """`timeout` gives the message of the error: by then its deadline may have been moved."""
         watch = TimedPromiseWatch(self, promise_id, until, timeout)
         self._start(watch)
         self.move(watch, until.deadline)
@@ -285,8 +290,6 @@ class PromiseWatches:
     def _put_off(self, watch: TimedPromiseWatch | DeadlineWatch, deadline: Millis) -> None:
         watch.until.deadline = deadline
         self.move(watch, deadline)
-        if isinstance(watch, TimedPromiseWatch):
-            watch.timeout = f"promise {watch.promise_id} was not settled {MOVED_DEADLINE}"
 
     async def look_again(self, watch: PromiseWatch) -> None:
         """The message that it is settled may be on its way."""

@@ -28,9 +28,9 @@ from layby.worker.begun_waits import (
     begin_condition,
     begin_promise,
     begin_sleep,
+    in_what_time,
     stop_all,
 )
-from layby.worker.condition_poll import MOVED_DEADLINE
 from layby.worker.promise_watches import DeadlineWatch
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record
@@ -171,8 +171,7 @@ class BundleWait(BegunWait):
 
     def _time_out(self) -> None:
         assert self._deadline is not None
-        is_moved = self.attempt.is_moved(self.record_id)
-        when = MOVED_DEADLINE if is_moved else f"in {self._term.within:g} s"
+        when = in_what_time(self.attempt, self.record_id, self._term.within or 0)
         error = DeferTimeout(f"{self.attempt.id}: {self._term.sentence()} did not end {when}")
         self._end(WaitEnd(self._deadline.deadline, error=error))
         self.attempt.note(self.record_id, self._term.called().raising(error))
