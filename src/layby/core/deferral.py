@@ -43,7 +43,7 @@ class DelayArgs(Struct, frozen=True, forbid_unknown_fields=True):
     ms: Int64
 
     def fires_at(self, now: Millis) -> Millis:
-        return deadline(now, max(0, self.ms))
+        return deadline(now, self.ms)
 
 
 class AtArgs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,6 +114,8 @@ class TriggerSpec(Struct, frozen=True, rename="camel"):
             return
         if isinstance(known, EventArgs | PromiseSettledArgs):
             yield from validate.identifier(known.awaited, "Awaited promise ID")
+        if isinstance(known, DelayArgs) and known.ms < 0:
+            yield f"ms of Delay must be non-negative, got {known.ms}: 0 fires at once"
 
     def _read(self) -> Promised | None:
         wanted = PROMISED.get(self.kind)
