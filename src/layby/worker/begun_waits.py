@@ -53,6 +53,12 @@ class WaitEnd(Struct, frozen=True):
         return not self.failed and not self.denied
 
 
+def deadline_of(promise: Promise) -> Millis | None:
+    """Of a wait that lasts as long as its promise; NEVER if a person has removed it."""
+    is_without = promise.timeout_at == NEVER and not promise.is_movable
+    return None if is_without else promise.timeout_at
+
+
 class BegunWait:
     """One wait among others. `future` is done when `look` may find more than before."""
 
@@ -174,7 +180,7 @@ class CallWait(BegunWait):
     __slots__ = ("_promise_id", "_term")
 
     def __init__(self, attempt: Attempt, record_id: str, term: CallTerm, promise: Promise) -> None:
-        deadline = None if promise.timeout_at == NEVER else promise.timeout_at
+        deadline = deadline_of(promise)
         sentence = f"waiting for {term.call.func}() at {term.target}"
         waiting = WaitingOn(
             "rpc", sentence, deadline=deadline, awaited=promise.id, record_id=promise.id

@@ -21,7 +21,7 @@ def _without_never(wait: WaitingOn) -> WaitingOn:
     members = wait.members
     if any(each.deadline == NEVER for each in members):
         wait = replace(wait, members=tuple(map(_without_never, members)))
-    return wait if wait.deadline != NEVER else replace(wait, deadline=None)
+    return wait if wait.deadline != NEVER else replace(wait, deadline=None, is_endless=True)
 
 
 def with_aside(wait: WaitingOn, aside: str) -> WaitingOn:
