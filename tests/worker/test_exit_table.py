@@ -20,8 +20,10 @@ from layby import (
     task,
     waits,
 )
+from layby.core.queries import ExplainPromise
 from layby.testing import current_clock, virtual_test
 from layby.triggers import Delay, Event
+from layby.workflow.why import find_why
 from tests.helpers.workers import flow_of, settled_down
 
 HOUR = 3600
@@ -250,6 +252,43 @@ async def test_every_exit_of_every_wait(name):
         parts = expected.format(run=each).split("no: ")
         assert all(part in found[each] for part in parts), (name, each, found[each])
         assert found[each].startswith("no: ") == (len(parts) == 2), (name, each, found[each])
+
+
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row[3] in (SLEPT, LATE)])
+@virtual_test
+async def test_a_wait_without_end_can_be_given_one_again(name):
+    """The command for it is named as before, and works: the wait ends as after one move."""
+    kind, seen = KINDS[name], dict[str, str]()
+    async with Runner("memory:") as runner:
+        flow = flow_of(waiting_task(kind, seen))
+        runner.register(child_flow)
+        if kind.serves is not None:
+            runner.register(serving_task(kind, seen))
+        run = await runner.start(flow, run_id="extend")
+        await asyncio.sleep(5)
+        await settled_down()
+        member = kind.member.format(run="extend")
+        task = "t" if kind.serves is None else SERVED
+        commands = await extending(runner, task)
+        assert commands
+        await runner.extend(run.id, task, None, wait=member)
+        await settled_down()
+        assert await extending(runner, task) == commands
+        await do_exit(runner, kind, "extend")
+        await asyncio.sleep(60)
+    assert seen["extend"] == TABLE[name][3]
+
+
+async def extending(runner: Runner, task: str) -> list[str]:
+    """The commands that move a deadline, of all that `layby why` names for this task."""
+    asked = f"run/extend:{task}"
+
+    async def look(promise_id: str) -> Any:
+        return (await runner.send(ExplainPromise(id=promise_id))).data
+
+    why = await find_why(look, asked, runner.now())
+    assert why is not None
+    return [line for line in why.chain[0].by_hand if line.startswith("layby extend")]
 
 
 def test_the_docs_have_the_same_table():

@@ -638,13 +638,15 @@ ENDLESS = {
     "promise": lambda handle: handle.wait_for("nothing", timeout=60),
     "bundle": lambda handle: handle.first_of(waits.wait_for("nothing"), timeout=60),
     "member": lambda handle: handle.first_of(waits.defer_until(lambda: False, 60, timeout=60)),
+    "approval": lambda handle: handle.approval("ship?", timeout=60),
+    "rpc": lambda handle: handle.rpc("f", target="poll://any@elsewhere", timeout=60),
 }
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
 @virtual_test
 async def test_a_wait_without_end_shows_no_deadline_after_a_restart_either(tmp_path, kind):
-    """Whoever makes a date of it could not."""
+    """Whoever makes a date of it could not. The command that gives it one again is still named."""
     path = f"sqlite:{tmp_path / 'a.db'}"
 
     @task(id="t")
@@ -662,3 +664,8 @@ async def test_a_wait_without_end_shows_no_deadline_after_a_restart_either(tmp_p
             assert told is not None
             shown = [each.deadline for each in (told, *told.members)]
             assert shown == [None] * len(shown)
+            assert any("layby extend" in each for each in (await look(run, "t")).by_hand)
+            if is_restarted:
+                await runner.extend("r", "t", 3, wait=wait)
+                with pytest.raises(RunFailed, match=r"DeferTimeout|is over"):
+                    await run.result()

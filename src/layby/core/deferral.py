@@ -4,10 +4,10 @@ Delay, At, Event and PromiseSettled are promises, which nobody has to run. Every
 the name of a class: its promise has a task, which a trigger manager takes.
 """
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from layby.core import birth, promises, validate, values, waits
 from layby.core.address import target_of
@@ -40,7 +40,7 @@ MAX_KWARGS_CHARS: Final = 2**20
 class DelayArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Fires when so much time has passed."""
 
-    ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    ms: Int64
 
     def fires_at(self, now: Millis) -> Millis:
         return deadline(now, self.ms)
@@ -114,6 +114,8 @@ class TriggerSpec(Struct, frozen=True, rename="camel"):
             return
         if isinstance(known, EventArgs | PromiseSettledArgs):
             yield from validate.identifier(known.awaited, "Awaited promise ID")
+        if isinstance(known, DelayArgs) and known.ms < 0:
+            yield f"ms of Delay must be non-negative, got {known.ms}: 0 fires at once"
 
     def _read(self) -> Promised | None:
         wanted = PROMISED.get(self.kind)

@@ -98,6 +98,8 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     """Of a bundle: the waits in it that have not ended, the first few."""
     asks_value: bool = False
     """Of an approval: whether a yes needs a value."""
+    is_endless: bool = False
+    """Whether a person has removed its deadline: it can be given one again."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -281,7 +283,8 @@ def moved(
     wait itself has for a deadline, whatever its members have.
     """
     if told.record_id == record_id:
-        return replace(told, deadline=until, sentence=moved_sentence(told.sentence, by))
+        sentence = moved_sentence(told.sentence, by)
+        return replace(told, deadline=until, sentence=sentence, is_endless=until is None)
     before = next((each for each in told.members if each.record_id == record_id), None)
     if before is None:
         return told

@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from layby.core.commands import ReleaseTask, Take, WatchPromise
+from layby.core.commands import DeferTask, ReleaseTask, Take, WatchPromise
 from layby.core.kinds import DeliveryControl, Query, Sender, ServerControl
 from layby.core.links import LinkMaker
 from layby.core.replies import DEBUG_IS_OFF, Reply, refuse
@@ -27,6 +27,7 @@ from layby.server.batch_answers import (
 from layby.server.rate_limited_log import RateLimitedLog
 from layby.server.slice_sizes import SliceSizes
 from layby.server.turns import PAUSE_S, PacedTurns, Turns
+from layby.triggers.registry import problem_of
 from layby.wire.decode import KINDS, Batch, Request, decode
 from layby.wire.encode import encode_in_pieces
 from layby.wire.large_texts import Encoded
@@ -204,6 +205,10 @@ class RequestHandler:
         assert not isinstance(body, Batch)  # it was taken apart, or refused within another
         if body.asks is not None and body.asks.embedded:
             return NOT_EMBEDDED
+        if isinstance(body, DeferTask):
+            wrong = problem_of(body.trigger.kind, bytes(body.trigger.given))
+            if wrong is not None:
+                return refuse(400, wrong)
         now = request.debug_time if self._debug else None
         bounded = self._gate.bounded(asking.who, body)
         return self._client.ask(bounded, now, asking.caller, allowance, asking.peer.is_gone)

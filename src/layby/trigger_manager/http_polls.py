@@ -4,7 +4,6 @@ Every host is checked by its name before it is looked up, and by its address whe
 to, redirects included. A secret goes only to the hosts it is for.
 """
 
-import re
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -18,7 +17,7 @@ from layby.client.outbound_session import open_outbound_session
 from layby.core.model import Millis
 from layby.errors import TriggerError
 from layby.trigger_manager.access_checks import AccessChecks, AccessRefused, is_host_of, reveal
-from layby.triggers.built_in import HttpPoll, SecretNamed
+from layby.triggers.built_in import HttpPoll, SecretNamed, fits_header
 from layby.triggers.polled import RetryAfter
 
 MAX_UNDER_WAY: Final = 256
@@ -28,8 +27,6 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _NOT_YET: Final = frozenset({404, 409, 425})
 _BUSY: Final = frozenset({429, 503})
 _CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
-_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
-_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class HttpPolls:
@@ -89,19 +86,20 @@ class HttpPolls:
         is_first = _origin(url) == _origin(trigger.url)
         sent = {"User-Agent": "layby", "Accept-Encoding": "identity"}
         for name, value in trigger.headers.items():
-            if not _HEADER.fullmatch(name) or name.lower() in _OURS:
-                raise TriggerError(f"the header {name!r} cannot be sent: leave it out")
             if isinstance(value, SecretNamed):
                 if (text := self._revealed(value, host, is_first=is_first)) is not None:
                     sent[name] = text
             elif is_first or name.lower() not in _CREDENTIALS:
-                sent[name] = _checked_text(name, value)
+                sent[name] = value
         return sent
 
     def _revealed(self, named: SecretNamed, host: str, *, is_first: bool) -> str | None:
         found = self._checks.secret(named.secret)
         if any(is_host_of(each, host) for each in found.hosts):
-            return _checked_text(named.secret, named.prefix + reveal(found))
+            text = reveal(found)
+            if not fits_header(text):
+                raise TriggerError(f"the secret {named.secret!r} does not fit into a header")
+            return named.prefix + text
         if is_first:
             raise AccessRefused(
                 f"the secret {named.secret!r} is not for {host}: add the host to its hosts in "
@@ -163,9 +161,3 @@ def _decoded(body: bytes) -> object:
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
-
-
-def _checked_text(name: str, value: str) -> str:
-    if not value.isprintable():
-        raise TriggerError(f"the header or secret {name!r} does not fit into a header")
-    return value

@@ -3,8 +3,10 @@ stands in `file_polls.py`, `http_polls.py` and `sql_polls.py`, which a trigger m
 """
 
 import math
+import re
+from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct, field
@@ -17,6 +19,8 @@ Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 Scalar = str | int | float | bool | None
 
 MAX_HEADERS: Final = 50
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
 
 
 class SecretNamed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +75,7 @@ class HttpPoll(PolledTrigger, frozen=True):
     """Seconds for one request."""
 
     def __post_init__(self) -> None:
+        _check_headers(self.headers)
         check_types(self, HttpPoll)
         check_pace(self)
         parts = _parts_of(self.url)
@@ -87,6 +92,36 @@ class HttpPoll(PolledTrigger, frozen=True):
         require(known, self, "status", "codes of HTTP, from 100 to 599")
         if self.json is not None and self.method in ("GET", "HEAD"):
             raise UsageError(f"{self.method} carries no JSON: give method='POST'")
+
+
+def fits_header(text: str) -> bool:
+    """Whether it can be sent as a header's value: servers read other bytes in different ways."""
+    return text.isascii() and text.isprintable()
+
+
+def _check_headers(headers: object) -> None:
+    """By name, and without their values, which are nobody's business."""
+    if not isinstance(headers, Mapping):
+        return  # its type is refused with the others
+    for name, value in cast("Mapping[object, object]", headers).items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise UsageError(
+                f"HttpPoll cannot send the header {name!r:.100}: its name must be a text of "
+                "letters, digits and hyphens"
+            )
+        if name.lower() in _OURS:
+            raise UsageError(f"HttpPoll writes the header {name!r} itself: leave it out")
+        text = value.prefix if isinstance(value, SecretNamed) else value
+        if not isinstance(text, str):
+            raise UsageError(
+                f"the header {name!r} of HttpPoll must be a text or SecretNamed, "
+                f"got {type(value).__name__}"
+            )
+        if not fits_header(text):
+            raise UsageError(
+                f"HttpPoll cannot send the value of the header {name!r}: it must be ASCII, "
+                "without line breaks and other control characters"
+            )
 
 
 def _parts_of(url: str) -> SplitResult:

@@ -8,11 +8,12 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from layby.errors import UsageError
+from layby.errors import LaybyError, UsageError
 from layby.triggers.base_trigger import Trigger
 from layby.triggers.built_in import BUILT_IN
 from layby.triggers.polled import PolledTrigger
 from layby.wire import json_values
+from layby.wire.decode import MALFORMED
 from layby.wire.typed_values import reader_of
 
 T = TypeVar("T", bound=type[Trigger])
@@ -94,6 +95,21 @@ def _check_fields(trigger: type[Trigger]) -> None:
 
 def _place(trigger: type[Trigger]) -> str:
     return f"{trigger.__module__}.{trigger.__qualname__}"
+
+
+def problem_of(kind: str, args: bytes) -> str | None:
+    """What is wrong with the arguments of a trigger of layby's own, in the words of its class.
+
+    None for every other kind: whoever runs those may have classes that are not known here.
+    """
+    declared = next((each for each in BUILT_IN if each.kind() == kind), None)
+    if declared is None:
+        return None
+    try:
+        reader_of(declared)(args, f"the arguments of {kind}")
+    except (LaybyError, *MALFORMED) as error:
+        return str(error)
+    return None
 
 
 REGISTRY: Final = TriggerRegistry(BUILT_IN)

@@ -23,7 +23,7 @@ from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of
 from layby.wire.typed_values import Misfit, json_schema_of, read_typed
 from layby.worker.attempt import Attempt
-from layby.worker.begun_waits import PromiseWait, WaitEnd, begin_promise
+from layby.worker.begun_waits import PromiseWait, WaitEnd, begin_promise, deadline_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, digest_of
 from layby.worker.wait_terms import Seconds, WaitTerm
@@ -123,7 +123,7 @@ class ApprovalWait(PromiseWait):
         self.waiting = WaitingOn(
             "approval",
             sentence,
-            deadline=promise.timeout_at,
+            deadline=deadline_of(promise),
             awaited=promise.id,
             record_id=promise.id,
             asks_value=term.question.schema is not None,

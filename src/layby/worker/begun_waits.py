@@ -53,6 +53,12 @@ class WaitEnd(Struct, frozen=True):
         return not self.failed and not self.denied
 
 
+def deadline_of(promise: Promise) -> Millis | None:
+    """Of a wait that lasts as long as its promise; NEVER if a person has removed it."""
+    is_without = promise.timeout_at == NEVER and not promise.is_movable
+    return None if is_without else promise.timeout_at
+
+
 class BegunWait:
     """One wait among others. `future` is done when `look` may find more than before."""
 
@@ -99,9 +105,8 @@ class SleepWait(BegunWait):
     __slots__ = ("_timer_id",)
 
     def __init__(self, attempt: Attempt, record_id: str, timer: Promise, length: float) -> None:
-        waiting = WaitingOn(
-            "sleep", sleep_sentence(length), deadline=timer.timeout_at, record_id=record_id
-        )
+        deadline = timer.timeout_at if timer.timeout_at < NEVER else None
+        waiting = WaitingOn("sleep", sleep_sentence(length), deadline=deadline, record_id=record_id)
         super().__init__(attempt, record_id, waiting)
         self._timer_id = timer.id
         if timer.is_pending:
@@ -178,7 +183,7 @@ class CallWait(BegunWait):
         waiting = WaitingOn(
             "rpc",
             f"waiting for {term.call.func}() at {term.target}",
-            deadline=promise.timeout_at,
+            deadline=deadline_of(promise),
             awaited=promise.id,
             record_id=promise.id,
         )

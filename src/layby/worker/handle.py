@@ -201,7 +201,8 @@ class TaskHandle:
                 return
             timer = await durable_timer(self._attempt, record_id, length)
             if timer.is_pending:
-                waiting = replace(waiting, deadline=timer.timeout_at, record_id=record_id)
+                deadline = timer.timeout_at if timer.timeout_at < NEVER else None
+                waiting = replace(waiting, deadline=deadline, record_id=record_id)
                 watched = await self._parked(self._attempt.watch(timer.id), waiting)
                 timer = settled_promise(watched, timer.id)
             else:

@@ -17,11 +17,11 @@ def begun(wait: WaitingOn, now: Millis) -> WaitingOn:
 
 
 def _without_never(wait: WaitingOn) -> WaitingOn:
-    """An endless wait has a deadline to us, which is no date."""
+    """A wait that a person has made endless has a deadline to us, which is not a date."""
     members = wait.members
     if any(each.deadline == NEVER for each in members):
         wait = replace(wait, members=tuple(map(_without_never, members)))
-    return wait if wait.deadline != NEVER else replace(wait, deadline=None)
+    return wait if wait.deadline != NEVER else replace(wait, deadline=None, is_endless=True)
 
 
 def with_aside(wait: WaitingOn, aside: str) -> WaitingOn:

@@ -56,7 +56,8 @@ def _commands(wait_id: str, told: WaitingOn) -> Iterator[str]:
                 yield f"layby reject {awaited}"
         case _:
             return
-    if wait_id and told.record_id is not None and (told.kind == "sleep" or told.deadline):
+    has_end = told.kind == "sleep" or told.deadline is not None or told.is_endless
+    if wait_id and told.record_id is not None and has_end:
         yield _extend(wait_id)
 
 
