@@ -426,6 +426,19 @@ def test_a_user_without_rights_is_told_what_it_needs(url: str) -> None:
         opened(url.replace(f"{USER}@", "guest@"))
 
 
+def test_a_user_without_a_right_to_a_table_is_told_which_it_needs() -> None:
+    name = cluster().new_database()
+    opened(cluster().url(name)).close()
+    reader = f"reader_{name}"
+    cluster().execute(f"CREATE ROLE {reader} LOGIN")
+    cluster().execute(f"GRANT USAGE ON SCHEMA layby TO {reader}", name)
+    cluster().execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA layby TO {reader}", name)
+    url = cluster().url(name).replace(f"//{USER}@", f"//{reader}@")
+    refused = pytest.raises(StoreUnavailable, match=r"INSERT, UPDATE and DELETE .*server_times")
+    with closing(opened(url)) as store, refused:
+        store.clock_beside(lambda: 0)
+
+
 # --- plans -------------------------------------------------------------------------------
 
 

@@ -22,9 +22,11 @@ _CONFLICTS: Final = {
     "23505": "the same row was added by another process",
 }
 _UNAVAILABLE: Final = {
-    "25006": "it only allows reading: is this a standby? Give the address of the primary",
-    "42501": "this user may not do that: let it create a schema, or own the schema `layby`, or run "
-    "`layby migrate` as a user who may",
+    "25006": "it only allows reading: is this a standby? Give the address of the primary. If it is "
+    "the primary, look for who has set default_transaction_read_only",
+    "42501": "this user may not do that. To use its tables it needs USAGE on the schema `layby`, "
+    "and SELECT, INSERT, UPDATE and DELETE on all tables there; to make them, or to bring them up "
+    "to date, let it create a schema, or run `layby migrate` as a user who may, or who owns them",
     "53100": "the disk of the database is full: free some space; nothing of this batch was written",
 }
 _TLS: Final = "TLS"
