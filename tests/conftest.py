@@ -102,6 +102,16 @@ def children_are_reaped() -> Iterator[None]:
     assert left_behind() == [], "a test has left processes behind"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nothing of what is made meanwhile becomes garbage: a fifth of the time went into looking."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Half a million objects of ten thousand tests stay to the end: no collection need visit them.
 
