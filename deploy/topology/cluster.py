@@ -160,10 +160,10 @@ class Cluster:
         password = password or self._password_file.read_text()
         return f"postgresql://{USER}:{password}@127.0.0.1:{port or self.port}/{database}"
 
-    def new_database(self) -> str:
-        """Its name."""
+    def new_database(self, template: str = "template1") -> str:
+        """A copy of another one, which nobody may use meanwhile; its name."""
         name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return name
 
     def make_database(self, name: str) -> None:

@@ -55,6 +55,8 @@ Told = tuple[list[Any], State]
 """The replies to a script, and the state it leads to."""
 See = Callable[[State], State]
 """What is compared of a state."""
+TELLING = (90, 62, 18, 15, 14, 8)
+"""Seeds of scripts that have what is rare in others: tests that look for it try them first."""
 LOOK_EVERY = 10
 """Steps: to read everything out of a database takes longer than most of them."""
 
@@ -320,7 +322,7 @@ def test_every_way_is_equal(early: bool, data: st.DataObject) -> None:
     assert_equal_every_way(script, data.draw(sizes), mixed=early)
 
 
-@pytest.mark.parametrize("seed", seeds(8, slow=40))
+@pytest.mark.parametrize("seed", seeds(3, slow=40))
 @pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
 def test_long_scripts_are_equal(seed: int, early: bool) -> None:
     """The same for long scripts that a seed names."""
@@ -338,7 +340,7 @@ def test_every_way_on_postgres_is_equal(early: bool, data: st.DataObject) -> Non
     assert_equal_on_postgres(script, data.draw(sizes), mixed=early)
 
 
-@pytest.mark.parametrize("seed", seeds(2, slow=8))
+@pytest.mark.parametrize("seed", seeds(1, slow=8))
 @pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
 def test_long_scripts_on_postgres_are_equal(seed: int, early: bool) -> None:
     """The same for long scripts that a seed names."""
@@ -385,7 +387,7 @@ def test_every_way_is_equal_when_strict(early: bool, data: st.DataObject) -> Non
     assert_equal_every_way(script, cuts, mixed=early, settings=SMALL_STRICT)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, slow=4))
 def test_long_strict_scripts_are_equal(seed: int) -> None:
     """The same for long scripts that a seed names; strict external alone lets more trees meet."""
     chance = random.Random(seed)
@@ -407,7 +409,7 @@ def test_scripts_have_children() -> None:
     expected = {"child", "child_any", "read", "any", "all", "end", *ends}
     seen: set[str] = set()
     with small("memory", SMALL) as world:
-        for seed in range(400):
+        for seed in (*TELLING, *range(400)):
             if seen >= expected:
                 break
             world.reset()
@@ -425,7 +427,7 @@ def test_scripts_have_maps() -> None:
     """Calls that end in each way, items that have a permit, wait for one or are deferred."""
     expected = {"resolved", "rejected", "rejected_canceled", "gated", "permitted", "deferred"}
     seen: set[str] = set()
-    for seed in range(100):
+    for seed in (*TELLING, *range(100)):
         if seen >= expected:
             break
         with small("memory", SMALL) as world:
@@ -465,7 +467,7 @@ def test_scripts_meet_what_deferring_brings() -> None:
     over = {f"is {state}" for state in ("resolved", "rejected", "rejected_timedout")}
     expected = {"deferred", "at once", "moved", "cleans up", *over}
     seen: set[str] = set()
-    for seed in range(60):
+    for seed in (*TELLING, *range(60)):
         if seen >= expected:
             break
         with small("memory", SMALL) as world:
@@ -493,7 +495,7 @@ def test_scripts_meet_what_turns_bring() -> None:
     kept = {"kept halted", "kept pending", "kept fulfilled"}
     expected = {"ahead", "begun", *kept, "released", "verdict", "rerun"}
     seen: set[str] = set()
-    for seed in range(400):
+    for seed in (*TELLING, *range(400)):
         if seen >= expected:
             break
         with small("memory", SMALL) as world:
@@ -539,7 +541,7 @@ def test_what_goes_ahead_is_taken_from_nobody_who_has_room(seed: int) -> None:
     assert got[0] == got[1]
 
 
-@pytest.mark.parametrize("seed", seeds(5, slow=20))
+@pytest.mark.parametrize("seed", seeds(2, slow=20))
 def test_protocol_scripts_are_equal(seed: int) -> None:
     """The model's scripts too give one result, however they are cut and wherever they run."""
     chance = random.Random(seed)

@@ -4,6 +4,8 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,18 @@ def run(example: Path, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[list[str], list[str]]]:
+    """What an example says, and what it says the second time, on what the first has left behind."""
+
+    @cache
+    def lines(name: str) -> tuple[list[str], list[str]]:
+        example, folder = ROOT / "examples" / name, tmp_path_factory.mktemp("example")
+        return run(example, folder), run(example, folder)
+
+    return lines
+
+
 FAILED_TRY = re.compile(
     r"^\S+ failed in try .*\n(?:Traceback .*\n(?:  .*\n)*\S.*\n)?", re.MULTILINE
 )
@@ -101,18 +115,16 @@ def complaints(stderr: str) -> list[str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_twice_and_says_what_it_promises(example, tmp_path):
+def test_an_example_runs_twice_and_says_what_it_promises(example, twice):
     """The second time on what the first has left behind."""
-    for _ in range(2):
-        lines = run(example, tmp_path)
+    for lines in twice(example.name):
         for promised in SAYS[example.name]:
             assert any(line.endswith(promised) for line in lines), (promised, lines)
 
 
-def test_an_order_that_is_done_is_not_submitted_again(tmp_path):
+def test_an_order_that_is_done_is_not_submitted_again(twice):
     """The same run id is the same run, in the next process too."""
-    example = ROOT / "examples" / "order_pipeline.py"
-    first, second = run(example, tmp_path), run(example, tmp_path)
+    first, second = twice("order_pipeline.py")
     assert sum("submitted as" in line for line in first) == 5
     assert not any("submitted as" in line for line in second)
 
@@ -132,9 +144,8 @@ def test_orders_that_were_killed_while_they_waited_go_on(tmp_path):
     assert [line for line in lines if line.startswith("order-")] == SAYS["order_pipeline.py"]
 
 
-def test_a_job_elsewhere_is_submitted_once_and_fetched_by_whoever_comes_next(tmp_path):
-    example = ROOT / "examples" / "external_job.py"
-    first, second = run(example, tmp_path), run(example, tmp_path)
+def test_a_job_elsewhere_is_submitted_once_and_fetched_by_whoever_comes_next(twice):
+    first, second = twice("external_job.py")
     assert sum("submitted as" in line for line in first) == 3
     left = first.index("nobody is there: all of it is in exports.db")
     assert all("fetched" not in line for line in first[:left])
@@ -142,17 +153,16 @@ def test_a_job_elsewhere_is_submitted_once_and_fetched_by_whoever_comes_next(tmp
     assert not any("submitted" in line or "fetched" in line for line in second)
 
 
-def test_a_restart_sends_no_mail_twice(tmp_path):
+def test_a_restart_sends_no_mail_twice(twice):
     """A stored checkpoint is read, and a finished task is not run again."""
-    lines = run(ROOT / "examples" / "approval.py", tmp_path)
+    lines, _ = twice("approval.py")
     assert sum("mail to the boss" in line for line in lines) == 2
     assert sum("prepare:" in line for line in lines) == 2
 
 
-def test_a_night_that_is_loaded_is_not_fetched_again(tmp_path):
+def test_a_night_that_is_loaded_is_not_fetched_again(twice):
     """The first time each shop is asked until it answers; the second time nobody is."""
-    example = ROOT / "examples" / "nightly_etl.py"
-    first, second = run(example, tmp_path), run(example, tmp_path)
+    first, second = twice("nightly_etl.py")
     assert sum("fetch " in line for line in first) == 5
     assert sum("statement ordered" in line for line in first) == 1
     assert not any("fetch " in line or "ordered" in line for line in second)

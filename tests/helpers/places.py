@@ -28,11 +28,10 @@ from layby.engine.calendar import next_after
 from layby.server.server import Server
 from layby.server.server_config import ServerConfig
 from layby.store.postgres_dialect import SCHEMA
-from layby.store.postgres_migrating import prepare_schema
 from layby.store.postgres_reader import PostgresReader
 from layby.store.sqlite import SqliteReader
 from layby.testing import virtual_test
-from tests.helpers.postgres import cluster
+from tests.helpers.postgres import cluster, migrated_database
 
 ALL_ON_POSTGRES: Final = os.environ.get("LAYBY_TEST_STORE") == "postgres"
 """`make test-postgres`: every test that can."""
@@ -171,11 +170,7 @@ def _serving(self: Server, config: ServerConfig) -> None:
 
 
 def _unused() -> str:
-    if _free:
-        return _free.pop()
-    name = cluster().new_database()
-    prepare_schema(cluster().url(name))
-    return name
+    return _free.pop() if _free else migrated_database()
 
 
 def _empty(name: str) -> None:

@@ -5,21 +5,32 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from tempfile import gettempdir
 from typing import Final
 
 import pytest
 from deploy.topology.cluster import QUICK, USER, Cluster
 
+from layby.store.postgres_migrating import prepare_schema
+
 PASSWORD: Final = "open-sesame"
 
-__all__ = ["PASSWORD", "USER", "Cluster", "cluster", "own_cluster", "remove_cluster"]
+__all__ = [
+    "PASSWORD",
+    "USER",
+    "Cluster",
+    "cluster",
+    "migrated_database",
+    "own_cluster",
+    "remove_cluster",
+]
 
 
 @cache
 def cluster() -> Cluster:
     """The one of this process; tests are skipped where there is no PostgreSQL."""
     try:
-        made = Cluster(password=PASSWORD)
+        made = Cluster(parent=gettempdir(), password=PASSWORD)
     except LookupError as missing:
         if os.environ.get("LAYBY_REQUIRE_TOOLS") or os.environ.get("LAYBY_TEST_STORE"):
             raise
@@ -28,18 +39,31 @@ def cluster() -> Cluster:
     return made
 
 
+def migrated_database() -> str:
+    """A new one with our tables: a copy, for a fifth of what migrating costs."""
+    return cluster().new_database(template=_template())
+
+
+@cache
+def _template() -> str:
+    name = cluster().new_database()
+    prepare_schema(cluster().url(name))
+    return name
+
+
 def remove_cluster() -> None:
     """At the end of a test session."""
     if cluster.cache_info().currsize:
         cluster().remove()
         cluster.cache_clear()
+        _template.cache_clear()
 
 
 @contextmanager
 def own_cluster(**settings: str) -> Iterator[Cluster]:
     """For tests that stop it."""
     cluster()  # skips
-    made = Cluster({**QUICK, **settings}, password=PASSWORD)
+    made = Cluster({**QUICK, **settings}, parent=gettempdir(), password=PASSWORD)
     try:
         yield made
     finally:

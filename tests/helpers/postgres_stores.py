@@ -5,7 +5,7 @@ from collections.abc import Callable
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.store.postgres import PostgresStore
-from tests.helpers.postgres import cluster
+from tests.helpers.postgres import cluster, migrated_database
 
 _free: list[str] = []
 """Databases that no test uses now: they have our tables, and nothing in them."""
@@ -32,7 +32,7 @@ class TestStore(PostgresStore):
 def postgres_store(settings: Settings | None = None) -> TestStore:
     """An empty store."""
     cluster()
-    database = _free.pop() if _free else cluster().new_database()
+    database = _free.pop() if _free else migrated_database()
     store = TestStore(database, settings or Settings())
     store.on_close = lambda: _free.append(database)
     return store

@@ -17,7 +17,7 @@ from layby.engine.engine import Engine, EngineConfig
 from layby.engine.items import Item
 from layby.errors import StoreUnavailable
 from layby.store.postgres import PostgresStore
-from tests.helpers.postgres import cluster
+from tests.helpers.postgres import cluster, migrated_database
 from tests.helpers.worlds import resolve
 
 PATIENCE_S = 60.0
@@ -35,7 +35,7 @@ class Sharing:
     """Several engines on one database."""
 
     def __init__(self, stack: ExitStack, engines: int, settings: Settings) -> None:
-        self.database = cluster().new_database()
+        self.database = migrated_database()
         self.url = cluster().url(self.database)
         self.settings = settings
         self._stack = stack

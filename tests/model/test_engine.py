@@ -54,7 +54,7 @@ def test_random_scripts_agree(backend: Backend, script: Script) -> None:
         play(world, script)
 
 
-@pytest.mark.parametrize("seed", seeds(10, slow=40))
+@pytest.mark.parametrize("seed", seeds(4, slow=40))
 def test_long_scripts_agree(world: World, seed: int) -> None:
     """Long scripts named by their seed get the model's answers."""
     play(world, seeded_script(seed, 150))
@@ -122,7 +122,7 @@ def test_random_strict_scripts_agree(backend: Backend, script: Script) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, slow=6))
 def test_long_strict_scripts_agree(backend: Backend, seed: int) -> None:
     """Long scripts, half of them by the dot rule."""
     profile = (STRICT, DOT)[seed % 2]

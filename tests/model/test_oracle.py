@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from tests.helpers.seeds import seeds
+
 from .oracle import NAMED_MESSAGES, Oracle
 from .reading import COMPAT, Profile, is_address
 from .scripts import (
@@ -873,7 +875,7 @@ def test_random_scripts_keep_the_invariants(script: Script) -> None:
     Witness().watch(script)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(8, slow=25))
 def test_seeded_scripts_keep_the_invariants(seed: int) -> None:
     """P 7 holds after every step of a long script."""
     Witness().watch(seeded_script(seed))

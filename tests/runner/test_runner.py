@@ -343,6 +343,35 @@ async def test_cancelling_a_task_before_its_turn():
 
 
 @virtual_test
+async def test_tasks_before_one_that_was_cancelled_have_their_turn():
+    """Those after it were loaded when these had not begun; they begin all the same."""
+
+    @task
+    async def first(context, handle):
+        await handle.sleep(10)
+        context["first"] = True
+
+    @task(dependencies=[first])
+    async def second(context):
+        context["second"] = context["first"]
+
+    @task(dependencies=[second])
+    async def third(context): ...
+
+    @task(dependencies=[third], rule="all_done")
+    async def last(context): ...
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(first, second, third, last), run_id="r")
+        await runner.cancel("r", "third")
+        await current_clock().advance(20)
+        tasks = (await run.status()).tasks
+        assert (await run.context())["second"] is True
+    states = [each.status for each in tasks.values()]
+    assert states == ["Completed", "Completed", "Cancelled", "Completed"]
+
+
+@virtual_test
 async def test_halt_and_continue():
     """A halted run does nothing, whatever settles; continued it goes on and is not repeated."""
     calls = []

@@ -128,6 +128,18 @@ def test_a_task_left_open_can_be_learned_later():
     assert views.before("left").view.encoded("k") == b"1"
 
 
+def test_a_task_left_open_is_given_what_is_before_it():
+    """One after it was cancelled and has let others go on; its own turn comes later."""
+    chain = Shape({"first": (), "slow": ("first",), "cancelled": ("slow",), "last": ("cancelled",)})
+    views = RunViews(chain, View())
+    views.learn("cancelled", settled_at=10)
+    views.leave_open("first")
+    views.leave_open("slow")
+    views.before("last")
+    views.learn("first", delta_of({"k": 1}), settled_at=20)
+    assert views.before("slow").view.encoded("k") == b"1"
+
+
 def chain_of(length: int) -> Shape:
     return Shape({f"t{n}": (f"t{n - 1}",) if n else () for n in range(length)})
 

@@ -104,9 +104,13 @@ class RunViews:
         return settled_at is None or self._settled_at.get(dependency, settled_at) <= settled_at
 
     def _not_worked_out(self, task_id: str) -> list[str]:
-        """The task and those before it, earliest first: a chain may be too long to recurse."""
-        found: set[str] = set()
-        waiting = [task_id]
+        """The task and those before it, earliest first: a chain may be too long to recurse.
+
+        The task itself may have been left open for one after it; what is open before it passes
+        nothing on.
+        """
+        found = {task_id}
+        waiting = list(self.shape.after[task_id])
         while waiting:
             each = waiting.pop()
             if each not in found and each not in self._before and each not in self._open:
