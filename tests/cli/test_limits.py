@@ -1,5 +1,6 @@
 """`layby limits`, and what `why`, `waiting` and `doctor` say of tasks that wait for permits."""
 
+import shlex
 import sqlite3
 from contextlib import closing
 
@@ -67,6 +68,19 @@ def test_why_says_that_a_limit_is_not_defined(desk: Desk):
     told = " ".join(typed("why", "a:call").lines)
     assert "limit 'nowhere' is not defined: runner.limit('nowhere', …) or layby limits set" in told
     assert "not defined" in " ".join(typed("limits").lines)
+
+
+def test_names_with_spaces_can_be_pasted(desk: Desk):
+    """Every command that `why` prints, also in sentences, quotes the limit for a shell."""
+    desk.do(limited("my run", "tenant 7"))
+    lines = typed("why", "my run:call").lines
+    assert "layby limits set 'tenant 7' --concurrency N" in lines[0]
+    (command,) = (line.strip() for line in lines if line.strip().startswith("$"))
+    words = shlex.split(command.replace("N", "0"))
+    assert typed(*words[2:]).code == 0
+    show = next(line for line in typed("why", "my run:call").lines if "$" in line)
+    assert shlex.split(show)[2:5] == ["limits", "show", "tenant 7"]
+    typed("wake", "my run").complains(1, "`layby why 'my run'`")
 
 
 def test_wrong_numbers_are_refused(desk: Desk):

@@ -135,11 +135,13 @@ async def starts_double(context, handle, item):
 
 
 @virtual_test
-async def test_a_wrong_priority_of_a_child_is_refused():
+async def test_a_wrong_option_of_a_child_is_refused():
     @task(retry=RetryPolicy(max_attempts=1))
     async def call(context, handle):
         with pytest.raises(UsageError, match="priority must be a whole number"):
             await handle.start(DOUBLE, {"n": 1}, priority=101)
+        with pytest.raises(UsageError, match="detach must be True or False, got 'no'"):
+            await handle.start(DOUBLE, {"n": 1}, detach="no")
 
     async with Runner("memory:", slots=1) as runner:
         await runner.execute(flow_of(call), {})

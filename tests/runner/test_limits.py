@@ -1,7 +1,7 @@
 """Limits of tasks, end to end with the real Runner in virtual time."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -262,6 +262,16 @@ async def test_a_body_that_waits_for_its_permit_can_be_cancelled() -> None:
         await runs[0].result()
         await runs[2].result()
         assert (await runner.limits())[0].held == 0
+
+
+@virtual_test
+async def test_whether_parked_bodies_count_is_true_or_false() -> None:
+    """A word such as "no" would be stored as it is, and be true to some who read it."""
+    wrong: Any = "no"
+    async with Runner("memory:") as runner:
+        with pytest.raises(UsageError, match="count_parked must be True or False, got 'no'"):
+            await runner.limit("api", concurrency=1, count_parked=wrong)
+        assert await runner.limits() == []
 
 
 @virtual_test

@@ -175,7 +175,7 @@ async def defers_elsewhere(context, handle):
 
 
 def test_whoever_may_not_wait_for_an_event_is_told():
-    """The task fails and says why, as if it had awaited that promise; it does not begin again for ever."""
+    """Its task fails and says why, as one that awaits such a promise; it does not begin again."""
 
     async def scene(place: Place) -> None:
         claims = {"exp": time.time() + 600, "prefix": "run/ci-", "groups": ["ci"]}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from typing import Any, ClassVar
 
@@ -133,6 +134,22 @@ async def test_errors_in_a_row(caplog):
     with pytest.raises(TriggerError, match="3 times in a row, at last OSError: away"):
         await payload(polls(), Asked(every=10, max_errors=2))
     assert len(Asked.at) == 6
+
+
+@virtual_test
+async def test_an_error_names_where_a_poll_is_defined():
+    """Yours: where layby has defined its own helps nobody."""
+    shared = polls()
+    for trigger, name in (
+        (triggers.HttpPoll("http://h"), r"HttpPoll"),
+        (triggers.FileExists("/x"), r"FileExists"),
+        (triggers.SqlPoll("shop", "SELECT 1"), r"SqlPoll"),
+        (Asked(), r"Asked \(test_shared_polls\.py:\d+\)"),
+    ):
+        key = (trigger.kind(), b"", "")
+        poll = shared.join(key, trigger, is_new=False, phase="")
+        assert re.fullmatch(name, poll.watched.name), poll.watched.name
+        shared.leave(poll)
 
 
 @virtual_test

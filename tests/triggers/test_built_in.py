@@ -32,7 +32,7 @@ SecretNamed = triggers.SecretNamed
 )
 def test_a_header_that_cannot_be_sent(header: tuple[Any, Any], told: str) -> None:
     """It is named; its value, which may be a password, is not shown."""
-    headers = dict([("X-Good", "fine"), header])
+    headers: dict[Any, Any] = {"X-Good": "fine", header[0]: header[1]}
     with pytest.raises(UsageError, match=told) as refused:
         triggers.HttpPoll("http://h/", headers=headers)
     assert "sesame" not in str(refused.value)
@@ -71,7 +71,10 @@ def test_what_is_no_request_of_http(arguments: dict[str, Any], told: str) -> Non
         ("HttpPoll", {}, '["url"] is missing'),
         ("HttpPoll", [], "expected object"),
         ("FileExists", {"path": "here"}, "an absolute path"),
-        ("SqlPoll", {"connection": "c", "query": " "}, "needs a query"),
+        ("FileExists", {"path": "/a\0b"}, "path of FileExists must be a path without NUL"),
+        ("HttpPoll", {"url": "http://h/", "timeout": 301}, "above 0 and at most 300 s, got 301"),
+        ("SqlPoll", {"connection": "c", "query": " "}, "query of SqlPoll must be the SQL to run"),
+        ("SqlPoll", {"connection": "c", "query": "q", "timeout": 0}, "timeout of SqlPoll must be"),
     ],
 )
 def test_what_another_language_may_ask_for(kind: str, args: object, told: str) -> None:

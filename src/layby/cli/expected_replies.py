@@ -42,7 +42,7 @@ from layby.workflow.plan import (
     read_root_param,
     root_id,
 )
-from layby.workflow.short_ids import short_id
+from layby.workflow.short_ids import quoted, short_id
 
 T = TypeVar("T")
 Row = tuple[Promise, Task | None]
@@ -56,8 +56,8 @@ _TARGET = ": give --tag resonate:target=ADDRESS, for example poll://any@default"
 _HINTS = {
     "Action must have a resonate:target tag": _TARGET,
     "promiseTags must include a resonate:target tag": _TARGET,
-    NOT_WAITING: ": `layby why {given}` says what holds it up, and who can end that",
-    NO_WAIT: ": `layby why {given}` says what holds it up",
+    NOT_WAITING: ": `layby why {typed}` says what holds it up, and who can end that",
+    NO_WAIT: ": `layby why {typed}` says what holds it up",
     "Invalid listener address": " '{given}': give an http:// URL, or poll://any@GROUP",
     "Invalid cron expression": " '{given}': write five fields, for example '0 3 * * *' "
     "for every day at 3:00 UTC",
@@ -82,7 +82,9 @@ def expect(reply: Reply, kind: type[T], what: str, given: str = "") -> T:
     if isinstance(reply.data, kind) and reply.is_ok:
         return reply.data
     text = f"{what}: {_lower_first(str(reply.data))}"
-    hint = REMEDIES.get(reply.status) or _HINTS.get(str(reply.data), "").format(given=given)
+    hint = REMEDIES.get(reply.status) or _HINTS.get(str(reply.data), "").format(
+        given=given, typed=quoted(given)
+    )
     raise error_for(reply.status, text, remedy=hint)
 
 

@@ -14,6 +14,7 @@ from layby.errors import NotFound
 from layby.runner.flow_directory import FlowDirectory
 from layby.workflow import plan
 from layby.workflow.next_life import Checkpoints, NextLife, next_life, rows_of_life
+from layby.workflow.short_ids import quoted
 
 
 @click.command(
@@ -52,7 +53,7 @@ def rerun(
         if (node := plan.parse_node_id(promise_id)) is not None:
             task_id, _, below = node.task_id.partition(".")
             what = "a promise of a task" if below else "a task"
-            begin = f"layby rerun {node.run_id} --from {task_id}"
+            begin = f"layby rerun {quoted(node.run_id)} --from {quoted(task_id)}"
             raise NotFound(f"'{asked}' is {what}, and only runs are run again: {begin}")
         run_id = plan.parse_root_id(promise_id)
         if run_id is None:
@@ -98,5 +99,5 @@ def _undone(run_id: str, planned: NextLife) -> str:
     return (
         f"{', '.join(planned.cleaned)} cleaned up after life {before}: if that undid what "
         f"{', '.join(kept)} did, cancel this life and name that task: "
-        f"layby rerun {run_id} --from {kept[0]}"
+        f"layby rerun {quoted(run_id)} --from {quoted(kept[0])}"
     )

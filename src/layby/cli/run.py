@@ -52,6 +52,7 @@ from layby.worker import reporting
 from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.next_life import rows_of_life
+from layby.workflow.short_ids import quoted
 from layby.workflow.status import RunStatus, TaskExecution
 
 REFRESH_S = 0.2
@@ -162,9 +163,11 @@ def run(
     except (KeyboardInterrupt, asyncio.CancelledError):
         closer.code = 130
         if view.run_id:
-            in_group = "" if group == "default" else f" --group {group}"
+            in_group = "" if group == "default" else f" --group {quoted(group)}"
             works = " --work" if work else ""
-            again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}{works}")
+            again = place.sent_here(
+                f"layby run {quoted(target)} --id {quoted(view.run_id)}{in_group}{works}"
+            )
             how = _how_it_goes_on(place, view.run_id, is_client=is_client)
             click.echo(f"the run '{view.run_id}' {how}: {again}", err=True)
         raise KeyboardInterrupt from None
@@ -292,7 +295,7 @@ class _RunView:
         told = [each for each in failed.errors.values() if each.traceback and not self._quiet]
         for each in told[: showing.TRACEBACKS]:
             click.echo(f"task '{each.task_id}':\n{each.traceback}", err=True)
-        verbose = self._place.sent_here(f"layby tree {self.run_id} --verbose")
+        verbose = self._place.sent_here(f"layby tree {quoted(self.run_id)} --verbose")
         if more := showing.more_tracebacks(len(told), verbose):
             click.echo(more, err=True)
 

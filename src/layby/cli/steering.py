@@ -32,7 +32,7 @@ from layby.errors import Conflict, NotFound
 from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.mapped_tasks import parse_item_id
-from layby.workflow.short_ids import short_id
+from layby.workflow.short_ids import quoted, short_id
 from layby.workflow.wait_sentences import not_halted
 
 
@@ -241,9 +241,10 @@ async def _meant(client: Client, promise_id: str) -> str:
 def _not_by_hand(run_id: str, awaited: list[str]) -> str:
     found = ", ".join(each.removeprefix(plan.ROOT_PREFIX) for each in awaited)
     waits = f"it waits for {found}" if found else "none of its promises is open"
+    typed = quoted(run_id)
     return (
         f"'{run_id}' is a run, and its tasks make its outcome: {waits}; "
-        f"`layby why {run_id}` says what holds it up, `layby cancel {run_id}` ends it"
+        f"`layby why {typed}` says what holds it up, `layby cancel {typed}` ends it"
     )
 
 
@@ -301,7 +302,7 @@ def _expect_task(reply: Reply, asked: str, told: str) -> None:
 async def _refuse_blocked(client: Client, promise_id: str, asked: str) -> None:
     """Nothing was halted; whoever looks at a blocked task probably meant something else."""
     rows = await run_rows(client, root_of(promise_id))
-    if why := not_halted(asked, promise_id, rows, f"layby continue --code {asked}"):
+    if why := not_halted(asked, promise_id, rows, f"layby continue --code {quoted(asked)}"):
         raise Conflict(why)
 
 

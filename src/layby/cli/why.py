@@ -13,7 +13,7 @@ from layby.client.interface import Client
 from layby.core.model import Millis
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
-from layby.workflow.short_ids import short_id
+from layby.workflow.short_ids import quoted, short_id
 from layby.workflow.why import Why, find_why, told
 
 
@@ -41,7 +41,7 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
     for failure in found.failures[: showing.TRACEBACKS]:
         beside = "" if failure is found.cause else f"\n{failure.subject}:"
         showing.print_line(f"{beside}\n{failure.traceback}")
-    verbose = place.sent_here(f"layby tree {short_id(found.cause.id)} --verbose")
+    verbose = place.sent_here(f"layby tree {quoted(short_id(found.cause.id))} --verbose")
     if more := showing.more_tracebacks(len(found.failures), verbose):
         showing.print_line(f"\n{more}")
     if found.cause.command is not None:

@@ -22,6 +22,7 @@ from layby.core.replies import Reply, RunData
 from layby.errors import Conflict, UsageError, error_for
 from layby.runner.run import Run, deadline_ms
 from layby.wire import json_values
+from layby.wire.durations import true_or_false
 from layby.worker.attempt import Attempt
 from layby.worker.child_run import ChildSpec
 from layby.worker.replay import Record, digest_of
@@ -88,7 +89,8 @@ class ChildRuns:
         start = plan.plan(
             flow, check_run_id(run_id), asked.context, self._group, timeout, priority=priority
         )
-        caller = Caller(caller_try.id, caller_try.version, detach=asked.detach)
+        detach = true_or_false(asked.detach, "detach")
+        caller = Caller(caller_try.id, caller_try.version, detach=detach)
         start = replace(start, caller=caller)
         if asked.run_id is None and node.life > 1:
             start = replace(start, id=await _own_id(caller_try, node, asked.key, start))

@@ -8,7 +8,7 @@ from layby.core.commands import DeleteLimit, SetLimit, StartRun
 from layby.core.limits import GetLimit, ListLimits
 from layby.core.replies import LimitPage, LimitStanding, Reply
 from layby.errors import error_for
-from layby.wire.durations import whole_number
+from layby.wire.durations import true_or_false, whole_number
 from layby.workflow.limit_reasons import how_to_define
 from layby.workflow.names import check_text
 
@@ -25,8 +25,9 @@ def wanted_limit(
     if concurrency is not None:
         whole_number(concurrency, "concurrency", 0)
     whole_number(burst, "burst", 1)
+    counted = true_or_false(count_parked, "count_parked")
     return SetLimit(
-        name=name, concurrency=concurrency, rate=rate, burst=burst, count_parked=count_parked
+        name=name, concurrency=concurrency, rate=rate, burst=burst, count_parked=counted
     )
 
 

@@ -22,7 +22,7 @@ from layby.core.schedule import Overlap
 from layby.core.schedule import Schedule as ScheduleRow
 from layby.errors import NotAllowed, NotFound, UsageError, error_for
 from layby.runner.run import Run
-from layby.wire.durations import limit_of, millis_of, whole_number
+from layby.wire.durations import limit_of, millis_of, true_or_false, whole_number
 from layby.workflow import plan
 from layby.workflow.duration_checks import Duration
 from layby.workflow.names import check_schedule_id, close_match
@@ -204,9 +204,9 @@ def command_for(
         group,
         _timeout_ms(deadline),
         _check_text(_zone_name(timezone), "timezone", "'Europe/Berlin'"),
-        catch_up=_check_flag(catch_up, "catch_up"),
+        catch_up=true_or_false(catch_up, "catch_up"),
         overlap=_check_overlap(overlap),
-        replace=_check_flag(replace, "replace"),
+        replace=true_or_false(replace, "replace"),
         priority=check_priority(priority, "priority of a scheduled run"),
     )
 
@@ -233,12 +233,6 @@ def _timeout_ms(deadline: Duration | None) -> Millis:
 def _check_text(given: object, what: str, example: str) -> str:
     if not isinstance(given, str):
         raise UsageError(f"{what} must be a string such as {example}, got {given!r}")
-    return given
-
-
-def _check_flag(given: object, what: str) -> bool:
-    if not isinstance(given, bool):
-        raise UsageError(f"{what} must be True or False, got {given!r}")
     return given
 
 

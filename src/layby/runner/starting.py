@@ -17,6 +17,7 @@ from layby.worker.worker import Worker
 from layby.workflow import plan
 from layby.workflow.duration_checks import Duration
 from layby.workflow.names import check_run_id
+from layby.workflow.short_ids import quoted
 from layby.workflow.turn_checks import check_priority
 from layby.workflow.workflow import Workflow
 
@@ -107,7 +108,7 @@ def _check_flow(stored: str, flow_name: str, run_id: str) -> None:
         raise Conflict(
             f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
             f"'{flow_name}': use another run id; runner.get({run_id!r}) or "
-            f"`layby tree {run_id}` shows the existing run"
+            f"`layby tree {quoted(run_id)}` shows the existing run"
         )
 
 

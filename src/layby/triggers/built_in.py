@@ -19,6 +19,7 @@ Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 Scalar = str | int | float | bool | None
 
 MAX_HEADERS: Final = 50
+MAX_TIMEOUT: Final = 300
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
 
@@ -47,7 +48,8 @@ class FileExists(PolledTrigger, frozen=True):
     def __post_init__(self) -> None:
         check_types(self, FileExists)
         check_pace(self)
-        if not PurePath(self.path).is_absolute() or "\0" in self.path:
+        require("\0" not in self.path, self, "path", "a path without NUL")
+        if not PurePath(self.path).is_absolute():
             raise UsageError(
                 f"FileExists needs an absolute path, got {self.path!r}: another process looks "
                 "for it, in another folder"
@@ -86,8 +88,10 @@ class HttpPoll(PolledTrigger, frozen=True):
                 "the URL of HttpPoll contains a user name or password, which would be stored: "
                 'use headers={"Authorization": SecretNamed("NAME", prefix="Basic ")}'
             )
-        if len(self.headers) > MAX_HEADERS or not 0 < self.timeout <= 300:
-            raise UsageError(f"HttpPoll takes {MAX_HEADERS} headers, and a timeout of up to 300 s")
+        count = len(self.headers)
+        if count > MAX_HEADERS:
+            raise UsageError(f"HttpPoll takes at most {MAX_HEADERS} headers, got {count}")
+        _check_timeout(self, self.timeout)
         known = all(100 <= each <= 599 for each in self.status)
         require(known, self, "status", "codes of HTTP, from 100 to 599")
         if self.json is not None and self.method in ("GET", "HEAD"):
@@ -124,6 +128,10 @@ def _check_headers(headers: object) -> None:
             )
 
 
+def _check_timeout(given: PolledTrigger, timeout: float) -> None:
+    require(0 < timeout <= MAX_TIMEOUT, given, "timeout", f"above 0 and at most {MAX_TIMEOUT} s")
+
+
 def _parts_of(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
@@ -151,8 +159,8 @@ class SqlPoll(PolledTrigger, frozen=True):
         check_types(self, SqlPoll)
         check_pace(self)
         require(bool(self.connection.strip()), self, "connection", "the name of a database")
-        if not self.query.strip() or not 0 < self.timeout <= 300:
-            raise UsageError("SqlPoll needs a query, and a timeout of up to 300 s")
+        require(bool(self.query.strip()), self, "query", "the SQL to run")
+        _check_timeout(self, self.timeout)
 
 
 BUILT_IN: Final[tuple[type[PolledTrigger], ...]] = (FileExists, HttpPoll, SqlPoll)

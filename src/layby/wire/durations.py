@@ -106,6 +106,13 @@ def whole_number(
     return value
 
 
+def true_or_false(value: object, what: str) -> bool:
+    """A choice given in code: a word such as "no" would count as a yes."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} must be True or False, got {value!r}")
+    return value
+
+
 def millis_of(seconds: float | None) -> Millis:
     """Anything beyond NEVER is NEVER."""
     return NEVER if seconds is None else round(min(seconds * 1000, NEVER))

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 import math
+import os
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 MOVED_DEADLINE: Final = "by its deadline, which was moved"
 """Instead of how long a wait was to last: a person has decided otherwise."""
 MAX_PATH_CHARS: Final = 200
+_OWN_FOLDER: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 Condition = Callable[[], Any]
 Tick = int
@@ -263,7 +265,8 @@ def count_first(poll: Poll, error: BaseException | None) -> None:
 def name_of(condition: object) -> str:
     """What a reader of a log needs to find it: `is_paid (orders.py:12)`.
 
-    Of a path, which: `Path('report.csv').exists`. Where it is defined would say nothing then.
+    Of a path, which: `Path('report.csv').exists`. Where it is defined would say nothing then, nor
+    does it of what layby has defined.
     """
     if isinstance(condition, partial):
         return _name_of_partial(cast("partial[Any]", condition))
@@ -272,7 +275,9 @@ def name_of(condition: object) -> str:
     if isinstance(owner, PurePath):
         return f"{_name_of_path(owner)}.{name.rpartition('.')[2]}"
     code = getattr(condition, "__code__", None)
-    return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    if code is None or code.co_filename.startswith(_OWN_FOLDER):
+        return name
+    return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 def _name_of_partial(condition: "partial[Any]") -> str:

@@ -6,6 +6,7 @@ from layby.core.replies import LimitStanding
 from layby.core.waits import limited_sentence
 from layby.workflow.moments import ahead
 from layby.workflow.outcome import moment
+from layby.workflow.short_ids import quoted
 
 
 def no_permit(gate: str, standing: LimitStanding | None, now: Millis) -> str:
@@ -40,7 +41,7 @@ def _by(standing: LimitStanding) -> str:
 
 
 def how_to_define(name: str) -> str:
-    return f"runner.limit('{name}', …) or layby limits set {name} --concurrency N"
+    return f"runner.limit('{name}', …) or layby limits set {quoted(name)} --concurrency N"
 
 
 def who_gives_permit(standing: LimitStanding | None) -> str:
@@ -59,5 +60,5 @@ def defining_command(name: str, standing: LimitStanding | None) -> str | None:
     if standing is None or name.startswith(PRIVATE):
         return None
     if standing.rule is None:
-        return f"layby limits set {name} --concurrency N"
-    return f"layby limits show {name}"
+        return f"layby limits set {quoted(name)} --concurrency N"
+    return f"layby limits show {quoted(name)}"

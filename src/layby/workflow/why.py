@@ -13,7 +13,7 @@ from layby.core.replies import Explanation
 from layby.workflow.moments import ahead, span
 from layby.workflow.outcome import moment
 from layby.workflow.reasons import Reason, reason_of
-from layby.workflow.short_ids import short_id
+from layby.workflow.short_ids import quoted, short_id
 
 Ask = Callable[[str], Awaitable[Explanation | None]]
 """What the store knows about a promise; None when there is no such promise."""
@@ -160,7 +160,7 @@ def _closing(last: Reason, first: Reason) -> Reason:
         kind="circle",
         sentence=f"waits for {first.subject} in turn, so none of them can go on",
         unblock="whoever cancels one of them",
-        command=f"layby cancel {short_id(last.id)}",
+        command=f"layby cancel {quoted(short_id(last.id))}",
         awaited=(),
     )
 
