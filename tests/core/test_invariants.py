@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from layby.core.invariants import INVARIANTS, check
 from layby.core.limit import Limit
 from layby.core.model import NEVER, Holder, Listener, Message, Promise, Task, Wait
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.state import State
 
 TAGS = '{"resonate:target":"poll://any@other"}'

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layby.core import commands as c
 from layby.core.birth import AFTER
 from layby.core.model import NEVER, Promise
-from layby.core.schedule import MOST_OPEN_RUNS
+from layby.core.schedule_row import MOST_OPEN_RUNS
 from layby.core.schedules import due
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World

@@ -13,7 +13,7 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import NEVER
 from layby.core.replies import RowPage
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.schedules import FireSchedule, due, occurrences
 from layby.core.settings import NoInstant
 from tests.helpers import requests as r

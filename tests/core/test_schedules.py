@@ -3,7 +3,7 @@
 import pytest
 
 from layby.core import commands as c
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.schedules import STRAY_MS, FireSchedule, occurrences
 from layby.core.settings import NoInstant
 from tests.helpers import requests as r

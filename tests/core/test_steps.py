@@ -10,7 +10,7 @@ from layby.core.draft import Draft
 from layby.core.footprint import OutsideFootprint
 from layby.core.model import NEVER, Message
 from layby.core.rows import Rows
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.schedules import FireSchedule
 from layby.core.settings import Settings
 from layby.core.step import step

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from layby import Runner, Workflow, task
-from layby.core.schedule import Overlap
+from layby.core.schedule_row import Overlap
 from layby.runner.schedule import Schedule
 from layby.testing import current_clock, run_virtual
 from tests.helpers.flows import sound

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.replies import ScheduleData
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.wire import answers
 from layby.wire.encode import encode
 from tests.helpers import requests as r

@@ -17,7 +17,7 @@ from layby.core import invariants
 from layby.core.invariants import INVARIANTS, StateView, Violation
 from layby.core.limit import Limit
 from layby.core.model import Holder, Listener, Message, Millis, Promise, Task, Wait
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.state import State
 from layby.store.pages import PageReads
 

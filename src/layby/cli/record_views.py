@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from layby.cli import showing
 from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Task
-from layby.core.schedule import Overlap, Schedule
+from layby.core.schedule_row import Overlap, Schedule
 from layby.core.schedules import priority as priority_of
 from layby.wire import durations, json_values
 from layby.workflow.moments import FOREVER

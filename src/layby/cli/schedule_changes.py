@@ -26,7 +26,7 @@ from layby.core.commands import (
 )
 from layby.core.queries import SearchSchedules
 from layby.core.replies import Reply, RunData, ScheduleData, SchedulePage
-from layby.core.schedule import Overlap, Schedule
+from layby.core.schedule_row import Overlap, Schedule
 from layby.core.schedules import group as group_of
 from layby.errors import NotFound, UsageError, error_for
 from layby.runner.flow_directory import FlowDirectory

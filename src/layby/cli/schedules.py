@@ -13,7 +13,7 @@ from layby.cli.promises import value_of
 from layby.cli.schedule_changes import add, pause, show_schedule, start_now, told, unpause
 from layby.core.commands import CreateSchedule, DeleteSchedule, GetSchedule
 from layby.core.queries import SearchSchedules
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 
 
 @click.group(cls=CommandGroup, default="list", aliases={"get": "show", "search": "list"})

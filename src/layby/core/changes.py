@@ -17,7 +17,7 @@ from layby.core.model import (
     Task,
     Wait,
 )
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 
 
 class Changes(Struct, eq=False):

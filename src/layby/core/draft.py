@@ -20,7 +20,7 @@ from layby.core.model import (
     Wait,
 )
 from layby.core.rows import Rows
-from layby.core.schedule import Schedule, is_run_of
+from layby.core.schedule_row import Schedule, is_run_of
 from layby.core.settings import Settings
 
 

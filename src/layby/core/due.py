@@ -9,7 +9,7 @@ from layby.core.limit import ANY, Limit
 from layby.core.limits import SPREAD, OpenGates, RecountParked, SpreadPattern
 from layby.core.model import Holder, Millis, Pruning, TaskState
 from layby.core.pruning import AUTOMATIC, FinishPruning, PruneTick
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import (
     ExpireHolders,

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from layby.core.endings import Look
 from layby.core.model import Millis
 from layby.core.queue import Offer, TakeKey
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 
 
 class OutsideFootprint(Exception):

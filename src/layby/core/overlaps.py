@@ -11,7 +11,7 @@ from typing import Final
 from layby.core import birth
 from layby.core.draft import Draft
 from layby.core.model import Millis, Promise
-from layby.core.schedule import MOST_OPEN_RUNS, Overlap, Schedule
+from layby.core.schedule_row import MOST_OPEN_RUNS, Overlap, Schedule
 
 PLACES: Final[dict[Overlap, int]] = {"allow": 1, "skip": 1, "queue_one": 2}
 """How many runs the occurrences that were missed together may have, at least: a portion of them is

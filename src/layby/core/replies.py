@@ -8,7 +8,7 @@ from msgspec import Struct
 from layby.core.limit import Limit
 from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Task
 from layby.core.queue import TaskPlace
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 
 
 class Reply(Struct, frozen=True):

@@ -29,7 +29,7 @@ from layby.core.model import (
 )
 from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.resumption import clean_up_id, cleans_up
-from layby.core.schedule import Schedule, is_run_of
+from layby.core.schedule_row import Schedule, is_run_of
 from layby.core.settings import Calendar, Settings
 from layby.core.waits import exit_ids, told_exit_ids
 

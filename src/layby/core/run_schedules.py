@@ -12,8 +12,8 @@ from layby.core.kinds import Ids, Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis
 from layby.core.replies import Reply, RunData, ScheduleData, ok, refuse
 from layby.core.runs import Nodes
-from layby.core.schedule import RUN_OF_SCHEDULE, Overlap, Schedule, occurrence_id
 from layby.core.schedule_differences import differences
+from layby.core.schedule_row import RUN_OF_SCHEDULE, Overlap, Schedule, occurrence_id
 from layby.core.schedules import NOT_FOUND, ScheduleCommand, next_after, run_of
 from layby.core.settings import NoInstant
 

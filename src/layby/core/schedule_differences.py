@@ -9,7 +9,7 @@ import msgspec
 from layby.core.fields import Value
 from layby.core.model import NEVER, Millis
 from layby.core.runs import Node
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.schedules import group, nodes, priority
 
 LISTED: Final = 3

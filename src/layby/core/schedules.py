@@ -20,7 +20,7 @@ from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, later
 from layby.core.replies import OK, Empty, Reply, ScheduleData, ok, refuse
 from layby.core.runs import Node, StartRun
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.settings import Calendar, NoInstant
 from layby.core.ticks import Tick
 

@@ -13,7 +13,7 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.waits import waiting_of
 
 

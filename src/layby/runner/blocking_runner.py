@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from layby.client.open_approvals import OpenApproval
 from layby.core.model import Millis
 from layby.core.replies import LimitStanding
-from layby.core.schedule import Overlap
+from layby.core.schedule_row import Overlap
 from layby.errors import UsageError
 from layby.runner.run import Run
 from layby.runner.runner import MEMORY_GRACE_S, Runner

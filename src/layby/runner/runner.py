@@ -34,7 +34,7 @@ from layby.core.commands import (
 from layby.core.model import Millis, PromiseState
 from layby.core.queries import GetRun, ListRuns, Query, SearchSchedules
 from layby.core.replies import LimitStanding, Reply, RowPage, SettlementData
-from layby.core.schedule import Overlap
+from layby.core.schedule_row import Overlap
 from layby.core.settings import Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of, shown

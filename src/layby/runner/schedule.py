@@ -18,8 +18,8 @@ from layby.core.commands import (
 from layby.core.model import NEVER, Millis
 from layby.core.queries import ListRuns, SearchSchedules
 from layby.core.replies import Reply, RowPage, RunData, ScheduleData, SchedulePage
-from layby.core.schedule import Overlap
-from layby.core.schedule import Schedule as ScheduleRow
+from layby.core.schedule_row import Overlap
+from layby.core.schedule_row import Schedule as ScheduleRow
 from layby.errors import NotAllowed, NotFound, UsageError, error_for
 from layby.runner.run import Run
 from layby.wire.durations import limit_of, millis_of, true_or_false, whole_number

@@ -15,7 +15,7 @@ from layby.core.queries import (
     SearchTasks,
 )
 from layby.core.replies import FlowData, PromisePage, RowPage, SchedulePage, TaskPage
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.search import (
     matches_promise,
     matches_run,

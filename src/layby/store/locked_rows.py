@@ -29,7 +29,7 @@ from layby.core.limit import Limit
 from layby.core.model import HeldKey, Holder, Listener, Millis, Promise, Task, Wait
 from layby.core.queue import Queue, Ready, TakeKey, entry_of
 from layby.core.rows import Rows
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.store.api import StoreConflict
 from layby.store.postgres_dialect import PostgresDialect
 from layby.store.postgres_session import PostgresSession

@@ -37,7 +37,7 @@ from layby.core.queries import (
 )
 from layby.core.queue import Dated, Queue, Ready, TakeKey, entry_of, queues_of
 from layby.core.rows import Rows
-from layby.core.schedule import MOST_OPEN_RUNS, Schedule, is_run_of
+from layby.core.schedule_row import MOST_OPEN_RUNS, Schedule, is_run_of
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.ticks import Tick

@@ -33,7 +33,7 @@ from layby.core.replies import (
     TaskPage,
     WaitingPage,
 )
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.store import by_time, index_counts, list_pages

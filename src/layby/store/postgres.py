@@ -13,7 +13,7 @@ from layby.core.limit import Limit
 from layby.core.model import FAR, HeldKey, Message, Millis
 from layby.core.queries import OfferMessages
 from layby.core.rows import Rows
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.settings import Calendar, Settings
 from layby.errors import StoreError
 from layby.store.announcement import EVERYTHING, Announcement

@@ -34,7 +34,7 @@ from layby.core.queries import (
 )
 from layby.core.queue import Dated, Queue, Ready, TakeKey, queues_of
 from layby.core.rows import Rows
-from layby.core.schedule import MOST_OPEN_RUNS, Schedule, run_ids_between
+from layby.core.schedule_row import MOST_OPEN_RUNS, Schedule, run_ids_between
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import Tick
 from layby.store import indexed_tags

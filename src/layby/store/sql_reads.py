@@ -37,7 +37,7 @@ from layby.core.replies import (
     TaskPage,
     WaitingPage,
 )
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.errors import StoreUnreadable

@@ -17,7 +17,7 @@ from msgspec.inspect import (
 
 from layby.core.limit import Limit
 from layby.core.model import Holder, Listener, Message, Promise, Pruning, PublishedFlow, Task, Wait
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 
 
 class Column(Struct, frozen=True):

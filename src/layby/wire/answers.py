@@ -27,7 +27,7 @@ from layby.core.replies import (
     Reply,
     TakeData,
 )
-from layby.core.schedule import Schedule
+from layby.core.schedule_row import Schedule
 from layby.core.state import State
 from layby.errors import WireError
 from layby.wire.decode import KINDS, VERSION, Replies

@@ -35,7 +35,7 @@ from layby.core.replies import (
     Resumed,
     TriggerEvent,
 )
-from layby.core.schedule import Overlap, Schedule
+from layby.core.schedule_row import Overlap, Schedule
 from layby.core.state import State
 from layby.core.waits import ShownState, shown_state
 from layby.errors import WireError

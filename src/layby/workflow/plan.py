@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
 from layby.core.model import LIFE, Millis, Promise, life_id
-from layby.core.schedule import Overlap
+from layby.core.schedule_row import Overlap
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow.context import Context
