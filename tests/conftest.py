@@ -1,6 +1,7 @@
 """Settings every test shares, and the fixture `world`; others live beside their tests."""
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -140,3 +141,14 @@ def _triggers_of_layby_alone() -> Iterator[None]:
     yield
     REGISTRY._classes.clear()
     REGISTRY._classes.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A server that runs in this process sets it up: what later tests see logged is their own."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)

@@ -71,7 +71,7 @@ def run(page: list[Block], folder: Path) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert (done.returncode, complaints(done.stderr)) == (0, [])

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,17 +19,6 @@ logger = logging.getLogger("layby.server.test")
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    """What `configure` changes belongs to the process; other tests have their own."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
 
 
 def logged(form: LogFormat, level: LogLevel = "info") -> io.StringIO:
