@@ -250,15 +250,19 @@ def ended(server: ServerProcess) -> float:
     return time.monotonic() - began
 
 
+FEW_FILES = """
+import resource, runpy
+
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (150, hard))
+runpy.run_module("layby.cli", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_the_system_is_asked_for_as_many_files_as_there_may_be_connections(tmp_path: Path) -> None:
     """The limit that a shell sets is not meant for servers."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    server = ServerProcess(tmp_path, *QUIET)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (150, hard))
-    try:
-        server.start()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    server = ServerProcess(tmp_path, *QUIET, program=("-c", FEW_FILES))
+    server.start()
     try:
         with ExitStack() as streams:
             for number in range(300):

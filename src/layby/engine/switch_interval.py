@@ -24,7 +24,8 @@ def lower_switch_interval(seconds: float) -> None:
         if not _open:
             _before = sys.getswitchinterval()
         _open.append(seconds)
-        sys.setswitchinterval(min(seconds, sys.getswitchinterval()))
+        if seconds < sys.getswitchinterval():
+            _set(seconds)
 
 
 def restore_switch_interval(seconds: float) -> None:
@@ -32,4 +33,9 @@ def restore_switch_interval(seconds: float) -> None:
         ours = min(_open)
         _open.remove(seconds)
         if abs(sys.getswitchinterval() - ours) < 1e-6:
-            sys.setswitchinterval(min(_open, default=_before))
+            _set(min(_open, default=_before))
+
+
+def _set(seconds: float) -> None:
+    """The interpreter cuts down to whole microseconds, and would lose one each time."""
+    sys.setswitchinterval(seconds + 5e-7)
