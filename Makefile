@@ -22,7 +22,7 @@ LOCK_TOOL_VERSION := 0.13.7
 .PHONY: help setup demo test test-fast chaos topology test-shared test-postgres test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## Make .venv from the lock; the other verbs do it by themselves
 
