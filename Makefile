@@ -32,6 +32,7 @@ $(READY): $(LOCK) pyproject.toml
 	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@echo "Everything is installed into $(VENV) first, at locked versions: this takes a minute or two."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
