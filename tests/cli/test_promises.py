@@ -112,7 +112,7 @@ def test_limits_are_kept_and_0_means_all(desk: Desk):
     desk.do(*(r.promise(f"p{number:04}") for number in range(1_203)))
     said = typed("promises", "search")
     assert said.out.count("\n") == 101
-    assert said.err == "... and more than these 100 (--limit 0 lists all)\n"
+    assert said.err == "... and more, beyond --limit 100 (--limit 0 lists all)\n"
     assert len(typed("promises", "search", "--limit", 1_203).lines) == 1_204
     assert len(typed("promises", "search", "--limit", 700, "--json").json["promises"]) == 700
     assert len(typed("promises", "search", "--limit", 0, "--json").json["promises"]) == 1_203

@@ -61,7 +61,7 @@ def test_the_newest_comes_first(runs: Desk):
     found = typed("runs", "--json").json["runs"]
     created = [each["created_ms"] for each in found]
     assert created == sorted(created, reverse=True)
-    assert "more than these 1 (--limit 0" in typed("runs", "--limit", 1).err
+    assert "more, beyond --limit 1 (--limit 0" in typed("runs", "--limit", 1).err
     assert typed("runs", "--limit", 5).err == ""
     assert [each["id"] for each in typed("runs", "--limit", 1, "--json").json["runs"]] == [
         found[0]["id"]

@@ -96,6 +96,7 @@ async def test_a_limit_is_changed_while_tasks_wait_for_it(
         await asyncio.sleep(5)
         assert count.now == 0  # nobody has defined it
         assert caplog.text.count("limit 'api', which is not defined: runner.limit('api', …)") == 1
+        assert f"run '{runs[0].id}' has tasks" in caplog.text
         await runner.limit("api", concurrency=1)
         await asyncio.sleep(1)
         assert count.now == 1

@@ -38,7 +38,10 @@ Examples:
 )
 @click.option("--delay", type=DURATION, help="Start no earlier than this long from now.")
 @click.option(
-    "--wait", "waits", is_flag=True, help="Wait for the result, and the server, and print it."
+    "--wait",
+    "waits",
+    is_flag=True,
+    help="Wait for the result and print it; wait for the server, too.",
 )
 @placed
 @as_json

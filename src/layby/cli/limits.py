@@ -23,7 +23,7 @@ from layby.workflow.moments import ahead
 
 @click.group(cls=CommandGroup, default="list", aliases={"get": "show"})
 def limits() -> None:
-    """Limits: how many tasks run at once on all machines. Lists them unless told more."""
+    """Limits: how many tasks run at once on all machines. Alone it lists them."""
 
 
 @limits.command(
@@ -99,8 +99,8 @@ def set_(
 ) -> None:
     """Define a limit, or change it: it counts at once.
 
-    All its numbers are set: what is not given is not limited. A name that ends in * counts for
-    every limit that begins so and is not defined itself.
+    This sets all its numbers: what you leave out is not limited. A name that ends in * counts for
+    every limit whose name begins like it and that is not defined itself.
     """
     if concurrency is None and rate is None:
         raise UsageError("give --concurrency, --rate or both: else it limits nothing")

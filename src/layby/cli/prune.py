@@ -37,7 +37,7 @@ Examples:
 @click.option("--completed", type=LENGTH, help="Prune runs that completed this long ago.")
 @click.option("--failed", type=LENGTH, help="The same for those that failed or were cancelled.")
 @click.option("--ids", type=LENGTH, help="Forget ids that were pruned this long ago.")
-@click.option("--foreign", is_flag=True, help="Also promises that are not part of a run.")
+@click.option("--foreign", is_flag=True, help="Also prune promises that are not part of a run.")
 @click.option("--dry-run", is_flag=True, help="Only count; delete nothing.")
 @click.option("--compact", is_flag=True, help="Then write the file anew; it must not be in use.")
 @reaching
@@ -55,8 +55,9 @@ def prune(
 ) -> None:
     """Delete runs that ended long enough ago, whole: their tasks, records and values.
 
-    What is not named is kept. A run stays while somebody waits for a promise of it, and while its
-    clean-up is not finished. Its id keeps answering that it has ended, until --ids.
+    What no option names is kept. A run stays while somebody waits for a promise of it, and while
+    its clean-up is not finished. The id of a pruned run still answers that the run has ended, until
+    --ids forgets it.
     """
     lengths = (completed, failed, ids)
     if all(each is None for each in lengths) and not compact:

@@ -25,7 +25,13 @@ Examples:
   layby rerun order-7 --forget-checkpoints --deadline 2h"""
 )
 @click.argument("asked", metavar="RUN")
-@click.option("--from", "from_", multiple=True, metavar="TASK", help="Begin here, too; repeatable.")
+@click.option(
+    "--from",
+    "from_",
+    multiple=True,
+    metavar="TASK",
+    help="Run this task too, and all after it; repeatable.",
+)
 @click.option(
     "--forget-checkpoints", is_flag=True, help="Tasks that run again repeat their checkpoints."
 )

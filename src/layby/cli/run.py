@@ -125,8 +125,8 @@ def run(
     run can be resumed: the same --id continues where it stopped. A run that was cancelled or passed
     its deadline is cleaned up first.
 
-    Over a URL the workers of the server run its tasks, and this command only watches, unless it is
-    given --work; then MODULE may be left out, and FLOW is the name that the workers know.
+    Over a URL the workers of the server run its tasks, and this command only watches: FLOW alone,
+    the name that the workers know, will do. With --work this command runs tasks as well.
     """
     place = _named(place)
     is_client = place.url is not None and not work

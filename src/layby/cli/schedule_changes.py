@@ -62,7 +62,7 @@ Examples:
 )
 @click.argument("target", metavar="MODULE:FLOW", shell_complete=complete_files)
 @click.option("--cron", required=True, help="Five fields: minute hour day month weekday.")
-@click.option("--id", "schedule_id", help="Its id.  [default: the workflow's name]")
+@click.option("--id", "schedule_id", help="The schedule's id.  [default: the workflow's name]")
 @click.option("--timezone", default="UTC", show_default=True, help="The clock that counts.")
 @click.option(
     "--context",
@@ -70,7 +70,9 @@ Examples:
     multiple=True,
     help="What runs begin with: KEY=VALUE (JSON, or else text), a JSON object, or @FILE.",
 )
-@click.option("--catch-up", is_flag=True, help="Every missed occurrence counts, not the last only.")
+@click.option(
+    "--catch-up", is_flag=True, help="Every missed occurrence gets a run, not just the last."
+)
 @click.option("--deadline", type=DURATION, help="How long after its occurrence a run may take.")
 @prioritised
 @click.option(
@@ -81,7 +83,7 @@ Examples:
     help="What to do while an earlier run has not ended.",
 )
 @click.option("--group", default="default", show_default=True, help="Workers that share the runs.")
-@click.option("--replace", is_flag=True, help="Take the place of a different one of the same id.")
+@click.option("--replace", is_flag=True, help="Replace a schedule of this id that differs.")
 @reaching
 @as_json
 def add(
@@ -100,9 +102,10 @@ def add(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Start runs of a workflow by a rule; with --replace, change how.
+    """Start runs of a workflow by a cron rule.
 
-    MODULE is a file or an importable module, FLOW a workflow in it. The same again changes nothing.
+    MODULE is a file or an importable module, FLOW a workflow in it. To add the same schedule again
+    changes nothing; --replace changes one that exists.
     Over a URL, FLOW alone may be given: the name that the workers know.
     """
     with redirect_stdout(sys.stderr):
@@ -140,9 +143,9 @@ def add(
 @reaching
 @as_json
 def pause(place: Place, schedule_id: str, *, as_json: bool) -> None:
-    """Start no runs until it is unpaused.
+    """Pause a schedule: it starts no runs until it is unpaused.
 
-    What passes meanwhile is never caught up. Runs that were started, or queued, continue.
+    Occurrences that pass meanwhile never get a run. Runs that were started, or queued, continue.
     """
     schedule = _changed(place, PauseSchedule(id=schedule_id), schedule_id)
     if as_json:
@@ -170,9 +173,9 @@ def unpause(place: Place, schedule_id: str, *, as_json: bool) -> None:
 @reaching
 @as_json
 def start_now(place: Place, schedule_id: str, *, as_json: bool) -> None:
-    """Start a run at once.
+    """Start a run of a schedule at once.
 
-    Even beside another one, and even if the schedule is paused.
+    It starts even beside another run, and even if the schedule is paused.
     """
     at, key = now_at(place), uuid.uuid4().hex[:8]
 

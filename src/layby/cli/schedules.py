@@ -18,7 +18,7 @@ from layby.core.schedule_row import Schedule
 
 @click.group(cls=CommandGroup, default="list", aliases={"get": "show", "search": "list"})
 def schedules() -> None:
-    """Schedules: cron rules that start runs, or create promises. Lists them unless told more."""
+    """Schedules: cron rules that start runs, or create promises. Alone it lists them."""
 
 
 @schedules.command(

@@ -100,7 +100,7 @@ def tell_aside(text: str) -> None:
 def tell_cut(at: int | None) -> None:
     """Says that a list is incomplete."""
     if at is not None:
-        tell_aside(f"... and more than these {at} (--limit 0 lists all)")
+        tell_aside(f"... and more, beyond --limit {at} (--limit 0 lists all)")
 
 
 def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:

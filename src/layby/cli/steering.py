@@ -164,8 +164,8 @@ Examples:
 def continue_(place: Place, asked: str, *, code: bool, as_json: bool) -> None:
     """Continue a halted task, or every halted task of a run.
 
-    Tasks that wait for other code than refused them are not halted: they continue by themselves
-    when a worker with such code is connected. With --code the same code may try again.
+    Tasks that are blocked by the code of their workers are not halted: they continue by themselves
+    when a worker with other code connects. With --code the same code may try again.
     """
     command = ContinueBlocked(id="") if code else ContinueTask(id="")
     _steer(place, asked, command, "continued", as_json=as_json)

@@ -40,7 +40,9 @@ from layby.errors import Conflict, UsageError
 from layby.wire.decode import decode_data
 
 STATES = ("pending", "acquired", "suspended", "halted", "fulfilled")
-versioned = click.option("--version", required=True, type=int, help="The version you hold.")
+versioned = click.option(
+    "--version", required=True, type=int, help="The version that the task is at."
+)
 claiming = [
     click.option("--pid", required=True, help="Who takes it."),
     click.option("--ttl", type=DURATION, default="1m", show_default=True, help="The lease."),
@@ -153,7 +155,9 @@ def heartbeat(place: Place, pid: str, held: tuple[str, ...], *, as_json: bool) -
 )
 @click.argument("task_id", metavar="ID")
 @versioned
-@click.option("--on", "awaited", multiple=True, required=True, help="A promise to wait for.")
+@click.option(
+    "--on", "awaited", multiple=True, required=True, help="A promise to wait for; repeatable."
+)
 @reaching
 @as_json
 def suspend(

@@ -111,9 +111,9 @@ def wake(
     """End the wait of a task now: as if its trigger had fired, its sleep were over, or its
     condition met.
 
-    ID is the task, or a run that has one such task, or one wait, by the id that `layby why` prints:
-    that never means a later one. A task that backs off after a failure is tried again.
-    A promise that others may wait for as well is not settled by this: use `layby resolve` for that.
+    ID is a task, a run in which one task waits, or one wait. `layby why` prints the id of the wait,
+    which never means a later one. A task that backs off after a failure is tried again now. A
+    promise that others may wait for too is not settled by this: use `layby resolve` for that.
     """
     if error is not None and given is not None:
         raise click.UsageError("give --value or --error, not both")
@@ -145,7 +145,7 @@ Examples:
   layby extend order-7:wait_for_job --for-ever"""
 )
 @click.argument("asked", metavar="ID")
-@click.option("--timeout", type=DURATION, help="The wait ends so long from now.")
+@click.option("--timeout", type=DURATION, help="The wait ends this long from now.")
 @click.option("--for-ever", is_flag=True, help="The wait does not end by itself.")
 @by_whom
 @why
@@ -163,8 +163,8 @@ def extend(
 ) -> None:
     """Move the deadline of a task's wait, or the end of its sleep, later or sooner.
 
-    ID is the task, a run that has one task that waits, or one wait, by the id that `layby why`
-    prints: that never means a later one. Who is asked for an approval may answer it until then.
+    ID is a task, a run in which one task waits, or one wait. `layby why` prints the id of the wait,
+    which never means a later one. An approval can be answered until its new deadline.
     """
     if (timeout is None) != for_ever:
         both = "not both: " if for_ever else ""

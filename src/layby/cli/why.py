@@ -30,7 +30,7 @@ Examples:
 def why(place: Place, asked: str, *, as_json: bool) -> None:
     """Say why ID has not settled: what for, since when, and who can unblock it.
 
-    Follows what it waits for to what really holds it up.
+    Follows the chain of waits to what really holds it up.
     """
     now = now_at(place)
     found = ask(place, lambda client: _find(client, asked, now))

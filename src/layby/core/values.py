@@ -42,7 +42,7 @@ def cancelled(by: str, reason: str) -> str:
 
 def run_has_ended(root_id: str) -> str:
     """Why a node is cancelled that had not settled when its run did."""
-    return cancelled("layby", f"run {root_id} has ended")
+    return cancelled("layby", f"{root_id} has ended")
 
 
 def map_has_ended(join_id: str) -> str:

@@ -9,6 +9,7 @@ from layby.core.limits import GetLimit, ListLimits
 from layby.core.replies import LimitPage, LimitStanding, Reply
 from layby.errors import error_for
 from layby.wire.durations import true_or_false, whole_number
+from layby.workflow import plan
 from layby.workflow.limit_reasons import how_to_define
 from layby.workflow.names import check_text
 
@@ -65,8 +66,8 @@ class UndefinedLimits:
             found = (await client.send(GetLimit(name=name))).data
             if isinstance(found, LimitStanding) and found.rule is None:
                 logger.warning(
-                    "run %s has tasks that wait for limit '%s', which is not defined: %s",
-                    command.id,
+                    "run '%s' has tasks that wait for limit '%s', which is not defined: %s",
+                    plan.run_id_of(command.id),
                     name,
                     how_to_define(name),
                 )
