@@ -4,9 +4,13 @@ from typing import Any
 import pytest
 
 from layby.executors import (
+    AsyncTaskExecutor,
     AsyncTaskExecutorConfig,
+    DeterministicTaskExecutor,
+    ProcessTaskExecutor,
     ProcessTaskExecutorConfig,
     TaskExecutorConfig,
+    ThreadedTaskExecutor,
     ThreadedTaskExecutorConfig,
 )
 from layby.executors.executor_config import seconds
@@ -80,3 +84,19 @@ def test_nan_is_refused(field):
 def test_durations_are_seconds_or_timedelta():
     """Both ways of saying it mean the same."""
     assert seconds(timedelta(milliseconds=250)) == seconds(0.25) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("executor", "config"),
+    [
+        (DeterministicTaskExecutor, {"max_inflight": 2}),
+        (AsyncTaskExecutor, {"max_inflight": 2}),
+        (ThreadedTaskExecutor, TaskExecutorConfig()),
+        (ThreadedTaskExecutor, AsyncTaskExecutorConfig()),
+        (ProcessTaskExecutor, ThreadedTaskExecutorConfig()),
+    ],
+)
+def test_a_config_that_lacks_settings_of_its_executor_is_refused(executor, config):
+    """When it is made: a threaded one with a plain config ran tasks, and failed to shut down."""
+    with pytest.raises(TypeError, match=f"TaskExecutorConfig, got {type(config).__name__}"):
+        executor(config)

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 from layby.executors.async_job import ACTIVE, ENDED, PARKED, QUEUED, AsyncJob
 from layby.executors.cancellation import CancellationToken
 from layby.executors.deadline import Deadline
-from layby.executors.executor_config import TaskExecutorConfig, shutdown_policy_of
+from layby.executors.executor_config import TaskExecutorConfig, config_of, shutdown_policy_of
 from layby.executors.executor_metrics import TaskExecutorMetrics
 from layby.executors.executor_reasons import (
     PENDING_CANCELLED,
@@ -62,7 +62,7 @@ class AsyncTaskExecutor:
         keep_completions: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        config = config or TaskExecutorConfig()
+        config = config_of(config, TaskExecutorConfig)
         self.pool = pool or SlotPool(config.concurrency)
         # Of a shared pool it uses at most its own concurrency; a pool of its own has that size.
         self._max_active = None if pool is None else config.concurrency

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from layby.executors.cancellation import CancellationToken
-from layby.executors.executor_config import TaskExecutorConfig
+from layby.executors.executor_config import TaskExecutorConfig, config_of
 from layby.executors.executor_metrics import TaskExecutorMetrics
 from layby.executors.executor_reasons import PENDING_CANCELLED, TASK_CANCELLED, TOKEN_CANCELLED
 from layby.executors.executor_state import ExecutorState
@@ -32,7 +32,9 @@ class DeterministicTaskExecutor:
         on_discard: DiscardCallback | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._state = ExecutorState[PlainTask](config or TaskExecutorConfig(), reports_load=False)
+        self._state = ExecutorState[PlainTask](
+            config_of(config, TaskExecutorConfig), reports_load=False
+        )
         self._notifier = Notifier(on_discard)
         self._clock = clock
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 OverflowPolicy = Literal["reject", "drop_newest", "block", "drop_oldest", "overwrite", "fail_fast"]
 ShutdownPolicy = Literal["drain", "cancel_pending", "cancel", "discard_pending"]
@@ -90,6 +90,18 @@ class ProcessTaskExecutorConfig(ThreadedTaskExecutorConfig):
         ThreadedTaskExecutorConfig.__post_init__(self)
         _check_not_negative("task_timeout", seconds(self.task_timeout))
         _check_name("start_method", self.start_method, get_args(StartMethod))
+
+
+C = TypeVar("C", bound=TaskExecutorConfig)
+
+
+def config_of(given: TaskExecutorConfig | None, wanted: type[C]) -> C:
+    """What an executor is made with; one that lacks some of its settings is refused at once."""
+    if given is None:
+        return wanted()
+    if isinstance(given, wanted):
+        return given
+    raise TypeError(f"config must be a {wanted.__name__}, got {type(given).__name__}")
 
 
 def shutdown_policy_of(config: TaskExecutorConfig) -> ShutdownPolicy:

@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 from layby.executors.child_process import ChildDied, ChildProcess
 from layby.executors.deadline import Deadline
-from layby.executors.executor_config import ProcessTaskExecutorConfig, StartMethod, seconds
+from layby.executors.executor_config import (
+    ProcessTaskExecutorConfig,
+    StartMethod,
+    config_of,
+    seconds,
+)
 from layby.executors.executor_reasons import SHUTDOWN_CANCELLED, TASK_CANCELLED
 from layby.executors.task_records import Discard, DiscardCallback, Ending, PlainTask
 from layby.executors.worker_backed import WorkerBackedExecutor
@@ -105,7 +110,7 @@ class ProcessTaskExecutor(WorkerBackedExecutor):
         keep_completions: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        config = config or ProcessTaskExecutorConfig()
+        config = config_of(config, ProcessTaskExecutorConfig)
         timeout = seconds(config.task_timeout)
         self._runners = [
             _ProcessTaskRunner(config.start_method, timeout) for _ in range(config.concurrency)

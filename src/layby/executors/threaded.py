@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from layby.executors.executor_config import ThreadedTaskExecutorConfig
+from layby.executors.executor_config import ThreadedTaskExecutorConfig, config_of
 from layby.executors.task_records import DiscardCallback, PlainTask, TaskCompletion
 from layby.executors.worker_backed import WorkerBackedExecutor
 
@@ -32,7 +32,7 @@ class ThreadedTaskExecutor(WorkerBackedExecutor):
         keep_completions: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        config = config or ThreadedTaskExecutorConfig()
+        config = config_of(config, ThreadedTaskExecutorConfig)
         super().__init__(
             config,
             [_ThreadTaskRunner() for _ in range(config.concurrency)],

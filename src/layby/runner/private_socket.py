@@ -52,9 +52,6 @@ class PrivateSocket:
             module = await loop.run_in_executor(None, importlib.import_module, "layby.server.front")
             self._front = module.Front(self._client, self._router)
             await self._front.listener.listen_on_path(self.path)
-        except ImportError as error:
-            needed = "other processes can use this file only with layby[server] installed"
-            logger.info("%s (%s)", needed, error)
         except OSError as error:
             logger.warning("other processes cannot reach this one through %s: %s", self.path, error)
 
