@@ -2,6 +2,7 @@
 
 `own`   opens it, works, and goes on until SIGTERM
 `mute`  the same, and lets nobody else in
+`plain` like `own`, in an installation without the extra `server`
 `run`   runs one run called NAME, and ends
 """
 
@@ -30,6 +31,9 @@ async def waits(context, handle):
 shared = Workflow("shared", tasks=[works])
 waiting = Workflow("waiting", tasks=[waits])
 
+EXTRAS = ("jwt", "prometheus_client", "starlette", "uvloop")
+"""What `pip install layby` leaves out, and `layby[server]` brings."""
+
 
 async def own(runner: Runner) -> None:
     stop = asyncio.Event()
@@ -42,6 +46,8 @@ async def own(runner: Runner) -> None:
 
 
 async def main(file: str, mode: str, *name: str) -> None:
+    if mode == "plain":
+        sys.modules.update(dict.fromkeys(EXTRAS))  # to import one of them fails
     private_socket.PATIENCE_S = 60.0  # five that start at once on a busy machine need more than 3 s
     async with Runner(f"sqlite:{file}", slots=1, socket=mode != "mute") as runner:
         if mode != "run":
