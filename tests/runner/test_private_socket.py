@@ -1,7 +1,6 @@
 """Several processes on one file: one owns it, the others speak to that one by themselves."""
 
 import asyncio
-import logging
 import os
 import socket
 import tempfile
