@@ -53,6 +53,7 @@ from layby.engine.outbox import (
     withdrawn_by,
 )
 from layby.engine.portions import Portion, Scales
+from layby.engine.rate_limited_log import RateLimitedLog
 from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
@@ -134,6 +135,9 @@ class Engine:
         self._times_stuck = 0
         self._given = 0
         self._served = 0
+        self._failure_log = RateLimitedLog(
+            "the writer continues after a failure", logger, logging.WARNING
+        )
         self._pausing = threading.Event()
         """Never set: waiting for it is a pause."""
         self.replays = 0
@@ -255,8 +259,8 @@ class Engine:
                     self._process(items)
                 self._try_held_up()
                 self._tick_if_due()
-        except (StoreError, StoreConflict) as failure:  # each second of a full disk: no traceback
-            logger.warning("the writer continues after a failure: %s", failure)
+        except (StoreError, StoreConflict) as failure:  # each second of a full disk
+            self._failure_log.tell(str(failure))
             if isinstance(failure, StoreUnavailable):
                 self._note_away()
             if isinstance(failure, StoreGone):

@@ -13,6 +13,7 @@ from layby.core.links import LinkMaker
 from layby.core.replies import DEBUG_IS_OFF, Reply, refuse
 from layby.delivery.routing import Router
 from layby.engine.items import NOT_BEGUN, Allowance
+from layby.engine.rate_limited_log import RateLimitedLog
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
@@ -24,7 +25,6 @@ from layby.server.batch_answers import (
     BatchAnswers,
     Serving,
 )
-from layby.server.rate_limited_log import RateLimitedLog
 from layby.server.slice_sizes import SliceSizes
 from layby.server.turns import PAUSE_S, PacedTurns, Turns
 from layby.triggers.registry import problem_of

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from msgspec import Struct
 
 from layby.core.model import Millis
+from layby.engine.rate_limited_log import RateLimitedLog
 from layby.errors import UsageError
 from layby.server.auth_config import AuthConfig
-from layby.server.rate_limited_log import RateLimitedLog
 
 logger = logging.getLogger(__name__)
 
