@@ -226,19 +226,24 @@ def _batch(d: Draft, c: PruneBatch, *, dry_run: bool = False) -> PruneData:
         done, is_blocked = _prune_trees(d, look, found, seen, dry_run=dry_run)
     else:
         done, is_blocked = _PRUNES[look.stage](d, look, found, dry_run=dry_run), False
-    return msgspec.structs.replace(done, cursor=_next(c, look, found, is_blocked=is_blocked))
+    # Of few large rows there is more than the batch that has deleted them could give back.
+    d.gives_room_back = has_room = found.has_room and not dry_run
+    cursor = _next(c, look, found, is_blocked=is_blocked, has_room=has_room)
+    return msgspec.structs.replace(done, cursor=cursor)
 
 
-def _next(c: PruneBatch, look: Look, found: Found, *, is_blocked: bool) -> str | None:
+def _next(
+    c: PruneBatch, look: Look, found: Found, *, is_blocked: bool, has_room: bool
+) -> str | None:
     stage = STAGES.index(look.stage)
     if found.cut is not None and not is_blocked:
         at, key = found.keys[-1]
         seen = (read_cursor(c.cursor) or Cursor()).seen if look.tree is not None else 0
         return Cursor(stage, at, key, found.cut, seen + look.rows).text
-    if found.is_last:
+    if found.is_last and not has_room:
         after = msgspec.structs.replace(c, cursor=Cursor(stage + 1).text)
         return None if after.look is None else after.cursor
-    return Cursor(stage, *found.keys[-1]).text
+    return Cursor(stage, *(found.keys[-1] if found.keys else look.after)).text
 
 
 def _age(policy: RetentionPolicy, stage: Stage, *, foreign: bool) -> Millis | None:
