@@ -32,7 +32,14 @@ from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
-from layby.engine.conflicts import MOST_REPLAYS, Contended, HeldUp, Needed, replayed
+from layby.engine.conflicts import (
+    MOST_REPLAYS,
+    Contended,
+    HeldUp,
+    Needed,
+    replayed,
+    told_at_once,
+)
 from layby.engine.elsewhere import (
     ADDRESSES_AT_ONCE,
     LOOK_MS,
@@ -223,6 +230,10 @@ class Engine:
     # --- the loop ------------------------------------------------------------------------
 
     def _open(self) -> None:
+        with told_at_once():
+            self._begin()
+
+    def _begin(self) -> None:
         with self._store.transaction():
             self.clock.begin_at(self._store.store_time())
         self._heard_since = self._looked_at = self._advance()
@@ -661,8 +672,9 @@ class Engine:
         self._is_store_away = False
         if is_shared:
             answer(self._others.settled(self._others.next_watched()))
+            renewed = self._others.renewed_messages(self._last_now)
             with delivering():
-                self._delivery.keep(self._others.renewed_messages(self._last_now))
+                self._delivery.keep(renewed)
             if gone := self._others.gone(self._last_now):
                 self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
         self._offered = self.offer(self._offered)
