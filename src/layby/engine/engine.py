@@ -60,7 +60,6 @@ from layby.engine.outbox import (
     withdrawn_by,
 )
 from layby.engine.portions import Portion, Scales
-from layby.engine.rate_limited_log import RateLimitedLog
 from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
@@ -73,6 +72,7 @@ from layby.errors import (
     StoreGone,
     StoreUnavailable,
 )
+from layby.rate_limited_log import RateLimitedLog
 from layby.store.announcement import Announcement, announcement_of
 from layby.store.api import Store, StoreConflict, StoreReader
 

@@ -13,9 +13,9 @@ from layby.core.links import LinkMaker
 from layby.core.replies import DEBUG_IS_OFF, Reply, refuse
 from layby.delivery.routing import Router
 from layby.engine.items import NOT_BEGUN, Allowance
-from layby.engine.rate_limited_log import RateLimitedLog
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
+from layby.rate_limited_log import RateLimitedLog
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.batch_answers import (
     HESITATION_S,

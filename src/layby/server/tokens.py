@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from msgspec import Struct
 
 from layby.core.model import Millis
-from layby.engine.rate_limited_log import RateLimitedLog
 from layby.errors import UsageError
+from layby.rate_limited_log import RateLimitedLog
 from layby.server.auth_config import AuthConfig
 
 logger = logging.getLogger(__name__)
