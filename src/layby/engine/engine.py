@@ -25,10 +25,9 @@ from layby.core.changes import Changes
 from layby.core.commands import Command, GetPromise, Take, WatchPromise
 from layby.core.kinds import EngineControl, Query, Sender
 from layby.core.model import FAR, Message, Millis, later
-from layby.core.queries import OfferMessages, read_promise
+from layby.core.queries import OfferMessages
 from layby.core.queue import Offer, TaskPlace
 from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
-from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
@@ -41,7 +40,7 @@ from layby.engine.elsewhere import (
     busy_until,
 )
 from layby.engine.held_up import HeldUpItems
-from layby.engine.items import NOT_BEGUN, Answer, Item, answer
+from layby.engine.items import NOT_BEGUN, Answer, Item, answer, answer_to_failure
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import (
     Delivery,
@@ -53,13 +52,12 @@ from layby.engine.outbox import (
     withdrawn_by,
 )
 from layby.engine.portions import Portion, Scales
-from layby.engine.reads import READ_S, Reads
+from layby.engine.reads import Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
 from layby.engine.writer_time import WriterTime
 from layby.errors import (
     EngineStopped,
-    ReadRefused,
     StoreAway,
     StoreBusy,
     StoreError,
@@ -67,7 +65,7 @@ from layby.errors import (
     StoreUnavailable,
 )
 from layby.store.announcement import Announcement, announcement_of
-from layby.store.api import Store, StoreConflict, StoreReader
+from layby.store.api import Store, StoreConflict
 
 logger = logging.getLogger(__name__)
 failures = logging.getLogger(f"{__name__}.failures")
@@ -116,7 +114,7 @@ class Engine:
         self._takes = WaitingTakes()
         self._watches = Watches()
         self._scales = Scales(store)
-        self._reads = Reads(store, self._look_at, _answer_to)
+        self._reads = Reads(store, self._time)
         self._offered = OfferMessages()
         self._others = OtherProcesses(store, self._watches)
         self._times_stuck = 0
@@ -450,7 +448,7 @@ class Engine:
             replaced = self._takes.add(item, self._time.now, later(self._time.now, RETRY_MS))
             answer([(older, ok(TakeData())) for older in replaced])
         self._pass_calls_on(batch)
-        answer([(x, _answer_to(x.request, failure)) for x in batch if x not in waiting])
+        answer([(x, answer_to_failure(x.request, failure)) for x in batch if x not in waiting])
 
     def _commit(self, commands: Sequence[Asked]) -> Applied:
         began = perf_counter()
@@ -676,22 +674,7 @@ class Engine:
         try:
             return control.control(self)
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
-            return _answer_to(control, failure)
-
-    def _look_at(self, reader: StoreReader, item: Item) -> Answer:
-        """On any thread. It is as late as what it sees, so nothing in it was written later."""
-        request = item.request
-        assert isinstance(request, Query | GetPromise)
-        try:
-            with reader.snapshot(READ_S) as seen:
-                at = max(self.clock.now(), self._time.now) if item.now is None else item.now
-                is_query = isinstance(request, Query)
-                reply = request.read(seen, at) if is_query else read_promise(seen, request.id, at)
-        except ReadRefused as refused:
-            return refuse(413, str(refused))
-        if isinstance(reply.data, StatsData):
-            return ok(replace(reply.data, store_time_ahead=self.clock.ahead()))
-        return reply
+            return answer_to_failure(control, failure)
 
     def pause(self) -> None:
         self._set_paused(paused=True)
@@ -750,17 +733,6 @@ def _one_by_one(ticks: Sequence[Tick], replies: Sequence[Reply]) -> Iterator[Tic
     for tick, reply in zip(ticks, replies, strict=True):
         if reply.status >= 500 and isinstance(tick, IdsTick) and len(tick.ids) > 1:
             yield from (replace(tick, ids=(each,)) for each in tick.ids)
-
-
-def _answer_to(request: Command | Query, failure: Exception) -> Answer:
-    """A failed store says so itself; anything else is a bad request or a bug."""
-    if isinstance(failure, StoreError):
-        return failure
-    wrong = validate.problems(request)
-    if wrong is not None:
-        return refuse(400, wrong)
-    logger.error("bug while serving %s", request.kind, exc_info=failure)
-    return refuse(500, f"Internal error: {type(failure).__name__}: {failure}")
 
 
 def _should_wait(take: Take, reply: Reply) -> bool:

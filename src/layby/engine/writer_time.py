@@ -22,7 +22,7 @@ class WriterTime:
     """Changed by the writer alone; `now` may be read on any thread."""
 
     def __init__(self, clock: StoreClock) -> None:
-        self._clock = clock
+        self.clock = clock
         self.now: Millis = 0
         """As it was read last, or as what was written last says."""
         self.heard_since: Millis = 0
@@ -41,7 +41,7 @@ class WriterTime:
 
     def advance(self) -> Millis:
         """Now; time never runs backwards inside the store."""
-        self.now = max(self._clock.now(), self.now)
+        self.now = max(self.clock.now(), self.now)
         return self.now
 
     def reach(self, at: Millis) -> None:
@@ -58,7 +58,7 @@ class WriterTime:
 
         So was one whose store is away: as far as this turn knows, it is back now.
         """
-        read, ahead = self._clock.now_and_ahead()
+        read, ahead = self.clock.now_and_ahead()
         now = self.now = max(read, self.now)
         late = now - self._looked_at - self._planned_rest_ms
         if late > GAP_MS or self.is_store_away:
