@@ -26,8 +26,8 @@ from layby.core.commands import Command, GetPromise, Take, WatchPromise
 from layby.core.kinds import EngineControl, Query, Sender
 from layby.core.model import FAR, Message, Millis, later
 from layby.core.queries import OfferMessages
-from layby.core.queue import Offer, TaskPlace
-from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
+from layby.core.queue import Offer
+from layby.core.replies import DEBUG_IS_OFF, Reply, TakeData, ok, refuse
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
@@ -54,7 +54,7 @@ from layby.engine.outbox import (
 from layby.engine.portions import Portion, Scales
 from layby.engine.reads import Reads
 from layby.engine.service import Service
-from layby.engine.waiting import WaitingTakes, Watches
+from layby.engine.waiting import WaitingTakes, Watches, in_front, should_hold, should_wait
 from layby.engine.writer_time import WriterTime
 from layby.errors import (
     EngineStopped,
@@ -493,9 +493,9 @@ class Engine:
     ) -> Iterator[tuple[Item, Answer]]:
         """Answers to give now; requests that wait stay here."""
         for item, reply in zip(batch, replies, strict=True):
-            if isinstance(item.request, Take) and _should_wait(item.request, reply):
+            if isinstance(item.request, Take) and should_wait(item.request, reply):
                 self._wait_for_ready(item, reply, now)
-            elif isinstance(item.request, WatchPromise) and _should_hold(item.request, reply):
+            elif isinstance(item.request, WatchPromise) and should_hold(item.request, reply):
                 self._watches.add(item)
             else:
                 yield item, reply
@@ -508,7 +508,7 @@ class Engine:
         elif not item.is_abandoned:
             # A take with a time of its own would find the same whenever it looked again.
             look_at = reply.data.look_at if item.now is None else None
-            replaced = self._takes.add(item, now, look_at, _in_front(item.request, reply.data))
+            replaced = self._takes.add(item, now, look_at, in_front(item.request, reply.data))
             answer([(older, ok(TakeData())) for older in replaced])
 
     def _follow_up(self, changes: Changes, batch: Sequence[Item] = ()) -> None:
@@ -733,24 +733,3 @@ def _one_by_one(ticks: Sequence[Tick], replies: Sequence[Reply]) -> Iterator[Tic
     for tick, reply in zip(ticks, replies, strict=True):
         if reply.status >= 500 and isinstance(tick, IdsTick) and len(tick.ids) > 1:
             yield from (replace(tick, ids=(each,)) for each in tick.ids)
-
-
-def _should_wait(take: Take, reply: Reply) -> bool:
-    """It got nothing; but a worker with somebody in line wants to hear of what is left."""
-    if not isinstance(reply.data, TakeData) or reply.data.claims:
-        return False
-    has_news = take.has_news(reply.data.next_place, reply.data.oldest_place)
-    return reply.data.again or (take.wait_ms > 0 and not has_news)
-
-
-def _in_front(take: Take, data: TakeData) -> TaskPlace | None:
-    """What it has left although it offers slots."""
-    if take.free == 0:
-        return None
-    return data.oldest_place if take.oldest else data.next_place
-
-
-def _should_hold(request: WatchPromise, reply: Reply) -> bool:
-    data = reply.data
-    is_told = isinstance(data, PromiseData | RunWatchData) and data.promise.is_pending
-    return is_told and request.waits
