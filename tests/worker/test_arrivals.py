@@ -15,7 +15,7 @@ from layby.program import Verdict
 from layby.testing import virtual_test
 from layby.worker.arrivals import Arrivals
 from layby.worker.body import Body
-from layby.worker.credit import IN_LINE_MS, OUT, Credit
+from layby.worker.credit import IN_LINE_MS, Credit
 from layby.worker.lease import LeaseTime
 from layby.worker.releases import OLD_BODY_MS
 from tests.helpers.workers import until
@@ -135,9 +135,11 @@ async def test_a_call_goes_back_by_the_protocol() -> None:
     site.is_stopping = True
     host: Any = site
     body = Body(host, call=Execute("c", 1, "poll://any@default"))
+    site.credit.join_line(body, 0, 0)
+    assert site.credit.grants() == [body]
     site.arrivals.adopt(body, claim_of("c"))
     await asyncio.gather(*site.tasks)
-    assert (site.back, site.ran, body.slot_state) == ([("c", 1)], [], OUT)
+    assert (site.back, site.ran, site.credit.held) == ([("c", 1)], [], 0)
 
 
 def test_a_claim_ends_the_attempt_before_it_and_goes_back_for_a_while() -> None:
