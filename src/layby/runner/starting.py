@@ -59,6 +59,8 @@ class RunStarts:
         started = await self._started(command, run_id)
         if started.created:
             await self._runner.directory.warn_if_nobody_works(flow.name)
+            groups = (node.group for node in command.nodes if node.group is not None)
+            await self._runner.directory.warn_of_groups(flow.name, groups)
             await self._undefined_limits.warn(self._runner.client, command)
             return Run(self._runner, run_id, is_new=True)
         return self._existing(started.promise, command, start_id, context)
