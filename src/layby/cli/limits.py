@@ -58,6 +58,7 @@ def list_limits(place: Place, limit: int, *, as_json: bool) -> None:
             for each in found
         ),
         cut_at=limit if is_cut else None,
+        prose=("HOLDERS",),
     )
 
 
