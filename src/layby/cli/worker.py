@@ -78,7 +78,10 @@ def worker(
     grace: int,
     version_tag: str | None,
 ) -> None:
-    """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
+    """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions.
+
+    It is one module: for the workflows of several, write one that imports them.
+    """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     code = LoadedCode(load_module(module), module, group, version_tag, slots)
     address = _address(url, db)
