@@ -14,6 +14,7 @@ MINE = [
     "run", "graph", "runs", "waiting", "why", "tree", "doctor",
     "resolve", "reject", "cancel", "halt", "continue", "invoke",
     "promises", "tasks", "schedules", "migrate", "completion",
+    "limits", "triggers", "approvals", "approve", "deny", "wake", "extend", "rerun", "prune",
 ]  # fmt: skip
 WITHOUT_JSON = {("completion",)}
 
@@ -130,7 +131,7 @@ def test_shells_complete_modules_as_paths(command):
     assert said.output == "file,or\n"
 
 
-@pytest.mark.parametrize("group", ["graph", "promises", "tasks", "schedules"])
+@pytest.mark.parametrize("group", ["graph", "promises", "tasks", "schedules", "limits"])
 def test_no_line_of_a_list_is_cut(group):
     """Whoever reads it knows what each is for."""
     assert "..." not in typed(group, "--help").out.partition("Commands:")[2]
