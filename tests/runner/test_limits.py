@@ -183,7 +183,7 @@ async def test_what_a_function_says_is_checked() -> None:
         ({"rate": "0/s"}, "10/min"),
         ({"rate": "10/fortnight"}, "10/min"),
         ({"rate": 10}, "rate of limit 'api' 10 must be a string"),
-        ({}, "limits nothing"),
+        ({}, "limit 'api': it limits nothing"),
         ({"concurrency": -1}, "concurrency"),
         ({"concurrency": 1, "burst": 2}, "burst needs a rate"),
     ],

@@ -92,7 +92,8 @@ Examples:
     "--context",
     "given",
     multiple=True,
-    help="Its initial context: KEY=VALUE (JSON, or else text), a JSON object, or @FILE.",
+    help="Its initial context: KEY=VALUE (JSON, or else text), a JSON object, or @FILE; "
+    "repeatable, later ones win.",
 )
 @click.option("--id", "run_id", help="The run's id; the same id is the same run.")
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
