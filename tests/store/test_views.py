@@ -70,7 +70,7 @@ def test_a_row_for_each_try(world: World) -> None:
     history = msgspec.json.encode({"tries": tries}).decode()
     world.ok(r.run(a="", b="", with_take=r.take()))
     world.ok(c.AnnotateTask(id=NODE, version=1, history=history))
-    world.ok(c.AnnotateTask(id="run/a:b", version=1, history="not JSON"))
+    world.ok(c.AnnotateTask(id="run/a:b", version=1, history='["of another program"]'))
     assert row(world, "count(*)", "task_tries") == (2,)
     columns = "task, root, name, why, callback, event, outcome"
     first = (NODE, "run/a", "f", "first", None, None, "Suspended")

@@ -169,6 +169,7 @@ class ReleaseTasks(WorkerCommand, frozen=True):
         yield from super().problems()
         yield from validate.claims(self.tasks)
         for each in self.tasks:
+            yield from validate.history(each.history)
             if each.delay < 0 or (each.ready_at or 0) < 0:
                 yield "delay and readyAt must be non-negative"
 
@@ -254,6 +255,7 @@ class FinishTask(EndTry, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.settlement(self.state, self.value)
+        yield from validate.history(self.history)
 
 
 @handles_claim(FinishTask)
@@ -291,6 +293,7 @@ class FailTask(EndTry, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.size(self.error, "error")
+        yield from validate.history(self.history)
         if self.retry_in is not None and self.retry_in < 0:
             yield "retryIn must be non-negative"
 
@@ -349,6 +352,9 @@ class AnnotateTask(FencedCommand, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.size(self.record, "record")
+        yield from validate.annotation(self.waiting_on, "waitingOn")
+        yield from validate.annotation(self.progress, "progress")
+        yield from validate.history(self.history)
         if self.record_id is not None:
             yield from validate.identifier(self.record_id, "Record ID")
             if not self.record_id.startswith(self.id + "."):
