@@ -16,7 +16,7 @@ from layby.client.outbound_resolver import OutboundResolver
 from layby.client.outbound_session import open_outbound_session
 from layby.core.model import Millis
 from layby.errors import TriggerError
-from layby.trigger_manager.access_checks import AccessChecks, AccessRefused, is_host_of, reveal
+from layby.trigger_manager.access_checks import AccessChecks, AccessRefused, may_be_sent, reveal
 from layby.trigger_manager.foreign_numbers import as_text
 from layby.triggers.built_in import HttpPoll, SecretNamed, fits_header
 from layby.triggers.polled import RetryAfter
@@ -96,18 +96,14 @@ class HttpPolls:
         return sent
 
     def _revealed(self, named: SecretNamed, host: str, *, is_first: bool) -> str | None:
-        found = self._checks.secret(named.secret)
-        if any(is_host_of(each, host) for each in found.hosts):
-            text = reveal(found)
-            if not fits_header(text):
-                raise TriggerError(f"the secret {named.secret!r} does not fit into a header")
-            return named.prefix + text
         if is_first:
-            raise AccessRefused(
-                f"the secret {named.secret!r} is not for {host}: add the host to its hosts in "
-                "triggers.secrets"
-            )
-        return None
+            found = self._checks.secret_for(named.secret, host)
+        elif not may_be_sent(found := self._checks.secret(named.secret), host):
+            return None
+        text = reveal(found)
+        if not fits_header(text):
+            raise TriggerError(f"the secret {named.secret!r} does not fit into a header")
+        return named.prefix + text
 
     def _open_session(self) -> ClientSession:
         if self._session is None:
