@@ -283,11 +283,11 @@ async def test_polling_of_something_that_is_not_allowed():
     """It is refused before the first poll, and `why` says what to add where."""
     secret = NamedSecret("api", "env:TEST_API", ("other.example.org",))
     access = TriggerAccess(folders=("/nowhere",), hosts=("api.example.org",), secrets=(secret,))
-    headers = {"Authorization": triggers.SecretNamed("api")}
+    named: Any = {"Authorization": triggers.SecretNamed("api")}
     async with trigger_world() as world, world.manager(BOTH, access):
         await world.put("f", triggers.FileExists("/etc/passwd"))
         await world.put("h", triggers.HttpPoll("http://169.254.169.254/x"))
-        await world.put("s", triggers.HttpPoll("http://api.example.org/x", headers=headers))
+        await world.put("s", triggers.HttpPoll("http://api.example.org/x", headers=named))
         await asyncio.sleep(1)
         file, host, header = [await _why(world, each) for each in ("f", "h", "s")]
         assert (await world.look("f")).is_pending
