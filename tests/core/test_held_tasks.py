@@ -9,7 +9,7 @@ def test_annotations_are_fenced_and_end_with_the_claim(world: World) -> None:
     """Only the holder of the version annotates; whoever comes next starts clean."""
     world.ok(r.run(a=""))
     world.ok(r.take())
-    note = c.AnnotateTask(id="run/a:a", version=1, sub_status="Deferred", waiting_on="x")
+    note = c.AnnotateTask(id="run/a:a", version=1, sub_status="Deferred", waiting_on="{}")
     assert world.ok(note).task.sub_status == "Deferred"
     stale = c.AnnotateTask(id="run/a:a", version=0)
     missing = c.AnnotateTask(id="none", version=0)

@@ -181,6 +181,7 @@ class DeferTask(GiveUpClaim, frozen=True, kw_only=True):
         yield from self.resume.problems()
         if self.timeout is not None and self.timeout < 0:
             yield "timeout must be non-negative"
+        yield from validate.history(self.history)
         if self.principal:
             yield from validate.identifier(self.principal, "Principal")
         if self.shared_id == self.id:

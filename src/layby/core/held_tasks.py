@@ -54,6 +54,9 @@ class AnnotateTask(FencedCommand, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.size(self.record, "record")
+        yield from validate.annotation(self.waiting_on, "waitingOn")
+        yield from validate.annotation(self.progress, "progress")
+        yield from validate.history(self.history)
         if self.record_id is not None:
             yield from validate.identifier(self.record_id, "Record ID")
             if not self.record_id.startswith(self.id + "."):

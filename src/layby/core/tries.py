@@ -88,6 +88,7 @@ class FinishTask(EndTry, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.settlement(self.state, self.value)
+        yield from validate.history(self.history)
 
 
 @handles_claim(FinishTask)
@@ -125,6 +126,7 @@ class FailTask(EndTry, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.size(self.error, "error")
+        yield from validate.history(self.history)
         if self.retry_in is not None and self.retry_in < 0:
             yield "retryIn must be non-negative"
 

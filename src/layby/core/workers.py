@@ -154,6 +154,7 @@ class ReleaseTasks(WorkerCommand, frozen=True):
         yield from super().problems()
         yield from validate.claims(self.tasks)
         for each in self.tasks:
+            yield from validate.history(each.history)
             if each.delay < 0 or (each.ready_at or 0) < 0:
                 yield "delay and readyAt must be non-negative"
 

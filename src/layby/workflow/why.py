@@ -105,7 +105,7 @@ def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
     causes = [way for way in ways.values() if _is_cause(reasons, way[-1])]
     if not causes:
         return Why(_around(reasons, promise_id))
-    return Why(min(causes, key=lambda way: _order(way[-1])), len(causes) - 1)
+    return Why(_in_turn(min(causes, key=lambda way: _order(way[-1]))), len(causes) - 1)
 
 
 def told(why: Why, now: Millis) -> str:
@@ -152,6 +152,22 @@ def _around(reasons: Mapping[str, Reason], start: str) -> tuple[Reason, ...]:
         step = known[0]
     *before, last = way.values()
     return (*before, _closing(last, reasons[step]))
+
+
+def _in_turn(way: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """A permit that nobody gives back before the task that lacks it has ended is said to be one."""
+    *before, last = way
+    waiting = {each.id for each in before}
+    if last.full is None or not waiting.issuperset(last.full.holders):
+        return way
+    verb = "waits" if len(last.full.holders) == 1 else "wait"
+    told = replace(
+        last,
+        sentence=f"{last.sentence}, which {verb} for it in turn",
+        unblock="whoever raises the limit, or cancels one of those that hold it,",
+        command=last.full.raising or last.command,
+    )
+    return (*before, told)
 
 
 def _closing(last: Reason, first: Reason) -> Reason:
