@@ -673,6 +673,53 @@ async def test_a_map_that_is_given_up_is_cancelled():
         await sound(runner)
 
 
+@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("unordered", [False, True])
+@virtual_test
+async def test_a_map_that_is_given_up_while_it_begins_is_cancelled(unordered, turns):
+    """Whatever it is doing then: adding items, reading them, waiting for them."""
+
+    async def read(handle):
+        if not unordered:
+            return await handle.map(sleeps, [3600, 3600])
+        return [each async for each in handle.map_unordered(sleeps, [3600, 3600])]
+
+    async def body(context, handle):
+        reading = asyncio.create_task(read(handle))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await asyncio.sleep(60)
+
+    async with Runner("memory:", slots=4) as runner:
+        run = await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(10)
+        found = promises(runner)
+        assert found["run/r:t"].is_pending
+        begun = [found[each] for each in found if ":map/" in each and ".w0." not in each]
+        assert not [each.id for each in begun if each.is_pending]
+        await run.result()
+        await sound(runner)
+
+
+@virtual_test
+async def test_leaving_the_loop_cancels_what_is_left_at_once():
+    """Though the body asks nothing of its handle for long."""
+
+    async def body(context, handle):
+        async for _ in handle.map_unordered(sleeps, [1, 3600]):
+            break
+        await asyncio.sleep(60)
+
+    async with Runner("memory:", slots=4) as runner:
+        run = await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(10)
+        assert promises(runner)["run/r:t:map/1"].state == "rejected_canceled"
+        await run.result()
+        await sound(runner)
+
+
 @virtual_test
 async def test_somebody_cancels_the_join():
     async def body(context, handle):

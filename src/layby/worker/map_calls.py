@@ -8,7 +8,8 @@ a join that failed before that is followed by another one, which runs only what 
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, Literal, TypedDict, cast
 from urllib.parse import quote
@@ -106,9 +107,9 @@ class MapCall:
         self._collects = on_error == "collect"
         self._mapped: Mapped = attempt.loaded.mapped(task)
 
-    @property
-    def waiting(self) -> WaitingOn:
-        return WaitingOn("map", f"waiting for the items of {self._mapped.task_id}")
+    def waiting_for(self, join: Join) -> WaitingOn:
+        sentence = f"waiting for the items of {self._mapped.task_id}"
+        return WaitingOn("map", sentence, awaited=join.promise.id)
 
     # --- making it -----------------------------------------------------------------------
 
@@ -138,30 +139,39 @@ class MapCall:
     async def _begin(self, key: str, given: "GivenItems", *, is_there: bool = False) -> Join:
         join_id, earlier, was_there = await self._find(key)
         if is_there or was_there:
-            join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
+            with self.withdrawing(join_id):
+                join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
             if not join.promise.is_pending or join.items is not None:
                 return Join(join.promise, join.items, earlier)
         else:
             self._attempt.check_fits(self._mapped)
-        found = None
-        try:
-            for portion in given.portions():
-                found = await self._add(join_id, earlier, portion)
-                if not found.promise.is_pending or found.items is not None:
-                    break
-        except BaseException:
-            if found is not None:
-                self.withdraw(join_id)
-            raise
-        assert found is not None  # there is always a last portion
+        found = await self._add_all(join_id, earlier, given)
         return Join(found.promise, found.items, earlier)
+
+    async def _add_all(
+        self, join_id: str, earlier: tuple[str, ...], given: "GivenItems"
+    ) -> JoinData:
+        found = None
+        with self.withdrawing(join_id):
+            try:
+                for portion in given.portions():
+                    found = await self._add(join_id, earlier, portion)
+                    if not found.promise.is_pending or found.items is not None:
+                        break
+            except Exception:
+                if found is not None:
+                    self.withdraw(join_id)
+                raise
+        assert found is not None  # there is always a last portion
+        return found
 
     async def _find(self, key: str) -> tuple[str, tuple[str, ...], bool]:
         """The id of the join, those that failed before it, and whether it exists."""
         earlier: tuple[str, ...] = ()
         for number in count(1):
             join_id = join_id_of(self._attempt.id, key, number)
-            found = await self._attempt.read(join_id) if self._attempt.try_number > 1 else None
+            with self.withdrawing(join_id):
+                found = await self._attempt.read(join_id) if self._attempt.try_number > 1 else None
             if found is None:
                 return join_id, earlier, False
             if not self._attempt.replay.must_be_repeated(found):
@@ -197,10 +207,21 @@ class MapCall:
         self._check_same(added.promise)
         return added
 
+    @contextmanager
+    def withdrawing(self, join_id: str) -> Generator[None]:
+        """Whoever gives up inside gives the map up, even if nobody knows yet whether it is there:
+        what has been asked for is done before what is asked for now.
+        """
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            self.withdraw(join_id)
+            raise
+
     def withdraw(self, join_id: str) -> None:
         """The body has given it up. Not when the body is ended: a later run goes on with it."""
         if not self._attempt.is_ending:
-            self._attempt.withdraw(join_id)
+            self._attempt.withdraw_now(join_id)
 
     # --- its results ---------------------------------------------------------------------
 
@@ -249,11 +270,8 @@ class MapCall:
 
     # --- its items as they end -----------------------------------------------------------
 
-    async def ended_items(self, join: Join) -> "EndedItems":
-        found = EndedItems(self._attempt)
-        async for number, item in self.items(join):
-            found.add(number, item)
-        return found
+    def items_as_they_end(self) -> "EndedItems":
+        return EndedItems(self._attempt)
 
 
 class EndedItems:
@@ -266,11 +284,12 @@ class EndedItems:
         self._watches: dict[int, PromiseWatch] = {}
         self._more: asyncio.Future[None] | None = None
 
-    def add(self, number: int, item: Promise) -> None:
-        if item.is_pending:
-            self._unwatched.append((number, item.id))
-        else:
-            self._ended.append((number, item))
+    async def read(self, items: AsyncIterator[tuple[int, Promise]]) -> None:
+        async for number, item in items:
+            if item.is_pending:
+                self._unwatched.append((number, item.id))
+            else:
+                self._ended.append((number, item))
 
     def take(self) -> list[tuple[int, Promise]]:
         """Those that have ended since the last call, in the order in which they did."""
@@ -290,7 +309,7 @@ class EndedItems:
             self._more.set_result(None)
         return self._more
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for watch in self._watches.values():
             watch.cancel()
         self._watches.clear()
