@@ -1,12 +1,15 @@
 """`map`: a task for each item of a list, in virtual time."""
 
 import asyncio
+import gc
+import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from layby import (
+    BlockingRunner,
     ContextError,
     ItemFailed,
     PromiseCancelled,
@@ -215,6 +218,46 @@ def test_a_plain_def_may_stop_reading():
             assert watched.data.promise.state == "rejected_canceled"
 
     asyncio.run(scene())
+
+
+def test_a_plain_def_may_leave_an_iterator_behind(monkeypatch):
+    """It is closed without a word when nobody has it any more."""
+    kept, unraisable = [], []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    def body(context, handle):
+        kept.append(handle.map_unordered(sleeps, [0, 3600]))
+        return next(kept[0])
+
+    with BlockingRunner("memory:") as runner:
+        assert runner.execute(flow_of(task(id="t")(body))).result("t") == 0
+        kept.clear()
+        gc.collect()
+    assert unraisable == []
+
+
+def test_a_runner_is_closed_between_two_results():
+    """Nobody waits for the next one, so nobody is told that it will not come."""
+    kept: list[Any] = []
+    told: list[Any] = []
+
+    async def scene() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
+        begun = asyncio.Event()
+
+        async def body(context, handle):
+            kept.append(handle.map_unordered(sleeps, [0, 3600]))
+            await anext(kept[0])
+            begun.set()
+            await handle.sleep(3600)
+
+        async with Runner("memory:") as runner:
+            await runner.start(flow_of(task(id="t")(body)))
+            await begun.wait()
+        await settled_down()
+
+    asyncio.run(scene())
+    assert told == []
 
 
 @virtual_test

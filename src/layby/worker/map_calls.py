@@ -283,6 +283,8 @@ class EndedItems:
         self._unwatched: deque[tuple[int, str]] = deque()
         self._watches: dict[int, PromiseWatch] = {}
         self._more: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        """Why no more ends will be heard of."""
 
     async def read(self, items: AsyncIterator[tuple[int, Promise]]) -> None:
         async for number, item in items:
@@ -305,8 +307,7 @@ class EndedItems:
     def more(self) -> "asyncio.Future[None]":
         """Done when `take` gives something."""
         self._more = asyncio.get_running_loop().create_future()
-        if self._ended:
-            self._more.set_result(None)
+        self._tell()
         return self._more
 
     def close(self) -> None:
@@ -324,9 +325,19 @@ class EndedItems:
         watch = self._watches.pop(number, None)
         if watch is None or watch.cancelled():
             return
-        self._ended.append((number, settled_promise(watch.result(), watch.promise_id)))
-        if self._more is not None and not self._more.done():
+        self._error = watch.exception() or self._error
+        if watch.exception() is None:
+            self._ended.append((number, settled_promise(watch.result(), watch.promise_id)))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Whoever waits for more, if anybody does."""
+        if self._more is None or self._more.done():
+            return
+        if self._ended:
             self._more.set_result(None)
+        elif self._error is not None:
+            self._more.set_exception(self._error)
 
 
 def join_id_of(caller: str, key: str, number: int) -> str:
