@@ -562,6 +562,29 @@ async def test_the_next_try_of_the_caller_runs_only_what_failed():
     assert RAN[2] == 2
 
 
+@pytest.mark.parametrize("unordered", [False, True])
+@pytest.mark.parametrize("now", [["b", "a", "d"], ["b"], ["a", "b", "c", "d", "e"], []])
+@virtual_test
+async def test_the_next_try_of_the_caller_has_another_list(now, unordered):
+    """The results are those of the items that it is given then."""
+    FAILS.add("c")
+
+    @task(retry=RetryPolicy.retries(1))
+    async def caller(context, handle):
+        items = ["a", "b", "c", "d"] if handle.try_number == 1 else now
+        if handle.try_number == 2:
+            FAILS.clear()
+        if unordered:
+            return sorted([each async for each in handle.map_unordered(may_fail, items)])
+        return await handle.map(may_fail, items)
+
+    async with Runner("memory:", slots=1) as runner:
+        run = await runner.start(flow_of(caller), run_id="r")
+        found = (await run.result()).result(caller)
+        assert found == [f"did {each}" for each in (sorted(now) if unordered else now)]
+        await sound(runner)
+
+
 @virtual_test
 async def test_a_map_that_succeeded_is_not_repeated_by_the_next_try():
     @task(retry=RetryPolicy.retries(1))

@@ -245,6 +245,8 @@ class MapCall:
             if not isinstance(page := reply.data, PromisePage):
                 raise error_for(reply.status, f"the items of {query.id}: {reply.data}")
             for number, promise in enumerate(page.promises, first):
+                if number == join.items:
+                    return  # there were more in a try that has failed
                 yield number, promise
             first = None if page.cursor is None else int(page.cursor)
 
