@@ -41,7 +41,7 @@ def _by(standing: LimitStanding) -> str:
 
 
 def how_to_define(name: str) -> str:
-    return f"runner.limit('{name}', …) or layby limits set {quoted(name)} --concurrency N"
+    return f"runner.limit({name!r}, …) or layby limits set {quoted(name)} --concurrency N"
 
 
 def who_gives_permit(standing: LimitStanding | None) -> str:
