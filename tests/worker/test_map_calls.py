@@ -769,6 +769,56 @@ async def test_a_map_that_is_given_up_while_it_begins_is_cancelled(unordered, tu
         await sound(runner)
 
 
+async def gives_up(handle):
+    try:
+        async with asyncio.timeout(5):
+            return await handle.map(sleeps, [1, 3600])
+    except TimeoutError:
+        return "gave up"
+
+
+async def gives_up_among_results(handle):
+    found = []
+    try:
+        async with asyncio.timeout(5):
+            async for each in handle.map_unordered(sleeps, [1, 3600, 2]):
+                found.append(each)
+    except TimeoutError:
+        return found
+
+
+async def leaves_the_loop(handle):
+    found = []
+    async for each in handle.map_unordered(sleeps, [1, 3600, 2]):
+        found.append(each)
+        if each == 2:
+            return found
+
+
+@pytest.mark.parametrize(
+    ("reads", "result"),
+    [(gives_up, "gave up"), (gives_up_among_results, [1, 2]), (leaves_the_loop, [1, 2])],
+)
+@virtual_test
+async def test_after_a_crash_a_map_that_was_given_up_is_given_up_again(tmp_path, reads, result):
+    """The body goes on as it did: it hears of no item that it had not waited for."""
+
+    async def body(context, handle):
+        found = await reads(handle)
+        await handle.sleep(60)
+        return found
+
+    flow, file = flow_of(task(id="t")(body)), f"sqlite:{tmp_path / 'layby.db'}"
+    async with crashing(file, slots=4) as runner:
+        await runner.start(flow, run_id="r")
+        await until(lambda: "run/r:t.w0.sleep-1" in promises(runner))
+    async with Runner(file, slots=4) as runner:
+        run = await runner.start(flow, run_id="r")
+        assert (await run.result()).result("t") == result
+        await sound(runner)
+    assert max(RAN.values()) == 1
+
+
 @virtual_test
 async def test_leaving_the_loop_cancels_what_is_left_at_once():
     """Though the body asks nothing of its handle for long."""

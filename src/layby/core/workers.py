@@ -34,7 +34,6 @@ from layby.core.tasks import FencedCommand, handles_claim
 
 MAX_VERDICT_CHARS = 2**16
 PollReport = waits.PollReport
-WITHDRAWN = "the task waits for it no longer"
 
 
 class WorkerCommand(Command, frozen=True):
@@ -521,7 +520,7 @@ def _withdraw(d: Draft, promise_ids: tuple[str, ...]) -> None:
     for each in promise_ids:
         promise = d.promise(each)
         if promise is not None and promise.is_pending:
-            settle(d, promise, "rejected_canceled", values.cancelled("", WITHDRAWN))
+            settle(d, promise, "rejected_canceled", values.given_up())
 
 
 def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from layby.core import values
 from layby.core.commands import AddItems, Value
 from layby.core.joins import ITEM_FAILED, MAP, MAX_ITEM_BYTES, mapped_by
 from layby.core.maps import MAX_PORTION
@@ -71,6 +72,8 @@ class Join(Struct, frozen=True):
     items: int | None
     earlier: tuple[str, ...] = ()
     """Joins of the same call in tries that have failed, the latest first."""
+    is_given_up: bool = False
+    """An earlier run of the body has given it up: this one waits until it does so, too."""
 
 
 class GivenItems:
@@ -142,7 +145,8 @@ class MapCall:
             with self.withdrawing(join_id):
                 join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
             if not join.promise.is_pending or join.items is not None:
-                return Join(join.promise, join.items, earlier)
+                is_given_up = not is_there and join.promise.value == values.given_up()
+                return Join(join.promise, join.items, earlier, is_given_up)
         else:
             self._attempt.check_fits(self._mapped)
         found = await self._add_all(join_id, earlier, given)
@@ -223,6 +227,11 @@ class MapCall:
         if not self._attempt.is_ending:
             self._attempt.withdraw_now(join_id)
 
+    def end_of(self, join: Join) -> "asyncio.Future[Any]":
+        if join.is_given_up:
+            return asyncio.get_running_loop().create_future()
+        return self._attempt.watch(join.promise.id)
+
     # --- its results ---------------------------------------------------------------------
 
     async def results(self, join: Join, ended: Promise) -> list[Any]:
@@ -272,15 +281,23 @@ class MapCall:
 
     # --- its items as they end -----------------------------------------------------------
 
-    def items_as_they_end(self) -> "EndedItems":
-        return EndedItems(self._attempt)
+    def items_as_they_end(self, join: Join) -> "EndedItems":
+        return EndedItems(self._attempt, join)
 
 
 class EndedItems:
-    """Items of a join as they end, and futures that say when there are more."""
+    """Items of a join as they end, and futures that say when there are more.
 
-    def __init__(self, attempt: Attempt) -> None:
+    Those that were cancelled with the join come last, whenever that was; or never, if an earlier
+    run of the body has given the join up: it did not hear of them either.
+    """
+
+    def __init__(self, attempt: Attempt, join: Join) -> None:
         self._attempt = attempt
+        self._with_join = values.map_has_ended(join.promise.id)
+        self._is_given_up = join.is_given_up
+        self._cut: list[tuple[int, Promise]] = []
+        """Those that were cancelled with the join."""
         self._ended: list[tuple[int, Promise]] = []
         self._unwatched: deque[tuple[int, str]] = deque()
         self._watches: dict[int, PromiseWatch] = {}
@@ -293,18 +310,28 @@ class EndedItems:
             if item.is_pending:
                 self._unwatched.append((number, item.id))
             else:
-                self._ended.append((number, item))
+                self._note(number, item)
+
+    def _note(self, number: int, item: Promise) -> None:
+        is_cut = item.value == self._with_join
+        (self._cut if is_cut else self._ended).append((number, item))
 
     def take(self) -> list[tuple[int, Promise]]:
         """Those that have ended since the last call, in the order in which they did."""
         self._watch_more()
+        if self._has_only_cut and not self._is_given_up:
+            self._ended, self._cut = self._cut, []
         ended = sorted(self._ended, key=lambda each: (each[1].settled_at or 0, each[0]))
         self._ended = []
         return ended
 
     @property
     def is_empty(self) -> bool:
-        return not (self._ended or self._watches or self._unwatched)
+        return not (self._ended or self._watches or self._unwatched or self._cut)
+
+    @property
+    def _has_only_cut(self) -> bool:
+        return bool(self._cut) and not (self._ended or self._watches or self._unwatched)
 
     def more(self) -> "asyncio.Future[None]":
         """Done when `take` gives something."""
@@ -329,14 +356,14 @@ class EndedItems:
             return
         self._error = watch.exception() or self._error
         if watch.exception() is None:
-            self._ended.append((number, settled_promise(watch.result(), watch.promise_id)))
+            self._note(number, settled_promise(watch.result(), watch.promise_id))
         self._tell()
 
     def _tell(self) -> None:
         """Whoever waits for more, if anybody does."""
         if self._more is None or self._more.done():
             return
-        if self._ended:
+        if self._ended or (self._has_only_cut and not self._is_given_up):
             self._more.set_result(None)
         elif self._error is not None:
             self._more.set_exception(self._error)
