@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -779,20 +780,20 @@ async def gives_up(handle):
 
 async def gives_up_among_results(handle):
     found = []
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(5):
             async for each in handle.map_unordered(sleeps, [1, 3600, 2]):
-                found.append(each)
-    except TimeoutError:
-        return found
+                found += [each]
+    return found
 
 
 async def leaves_the_loop(handle):
     found = []
     async for each in handle.map_unordered(sleeps, [1, 3600, 2]):
-        found.append(each)
+        found += [each]
         if each == 2:
-            return found
+            break
+    return found
 
 
 @pytest.mark.parametrize(
