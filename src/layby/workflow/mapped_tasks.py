@@ -85,20 +85,24 @@ def task_named(name: str, near: AnyTask | None = None) -> AnyTask | None:
     """A task at the top of a module that has been imported; None if there is none.
 
     Nothing is imported for a name that comes from a store. `near` is a task of the code that
-    mapped: what was the script itself there may be a module here, and the other way round.
+    mapped: what was the script itself there may be a module here, or one of a package.
     """
     module, _, qualified = name.partition(":")
     places: list[Mapping[str, Any]] = []
     if module in sys.modules:
         places.append(vars(sys.modules[module]))
-    own = None if near is None else near.function.__module__
-    if near is not None and (own == module or "__main__" in (module, own)):
+    if near is not None and _may_be_one_file(module, near.function.__module__):
         places.append(getattr(near.function, "__globals__", {}))
     for place in places:
         found = place.get(qualified)
         if isinstance(found, TaskDefinition) and found.function.__qualname__ == qualified:
             return cast("AnyTask", found)
     return None
+
+
+def _may_be_one_file(name: str, other: str) -> bool:
+    """A file is `__main__`, `flows` or `shop.flows`, as it was started."""
+    return "__main__" in (name, other) or name.rpartition(".")[2] == other.rpartition(".")[2]
 
 
 def read_join_param(text: str) -> JoinParam:
