@@ -1,4 +1,4 @@
-"""Tasks that `map` runs are found again in another process, however that was started."""
+"""Tasks and functions that are stored by name are found in another process, however it began."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from layby.program import function_named
 from layby.workflow.mapped_tasks import name_of_task, task_named
 
 FLOWS = """
@@ -52,3 +53,12 @@ def test_a_task_of_another_file_is_not_taken_for_it(tmp_path):
     module = loaded(path, "shop.flows")
     assert task_named("shop.other:square", module.caller) is None
     assert task_named("flows:other", module.caller) is None
+
+
+@pytest.mark.parametrize("there", ["__main__", "flows", "shop.flows"])
+def test_a_function_to_be_resumed_at_is_found_the_same_way(tmp_path, there):
+    path = tmp_path / "flows.py"
+    path.write_text("def then(context): pass\ndef body(context): pass\n")
+    module = loaded(path, "flows")
+    assert function_named(f"{there}:then", module.body) is module.then
+    assert function_named("shop.other:then", module.body) is None

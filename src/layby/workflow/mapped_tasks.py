@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from layby.errors import UsageError, WireError
-from layby.program import Mapped
+from layby.program import Mapped, may_be_one_file
 from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.limiting import fixed_limits, limits_of
@@ -91,18 +91,13 @@ def task_named(name: str, near: AnyTask | None = None) -> AnyTask | None:
     places: list[Mapping[str, Any]] = []
     if module in sys.modules:
         places.append(vars(sys.modules[module]))
-    if near is not None and _may_be_one_file(module, near.function.__module__):
+    if near is not None and may_be_one_file(module, near.function.__module__):
         places.append(getattr(near.function, "__globals__", {}))
     for place in places:
         found = place.get(qualified)
         if isinstance(found, TaskDefinition) and found.function.__qualname__ == qualified:
             return cast("AnyTask", found)
     return None
-
-
-def _may_be_one_file(name: str, other: str) -> bool:
-    """A file is `__main__`, `flows` or `shop.flows`, as it was started."""
-    return "__main__" in (name, other) or name.rpartition(".")[2] == other.rpartition(".")[2]
 
 
 def read_join_param(text: str) -> JoinParam:
