@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -26,6 +27,7 @@ from layby.core.commands import AddItems, CancelPromise, WatchPromise
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
 from layby.testing import current_clock, virtual_test
+from layby.worker import map_calls
 from layby.worker.map_calls import ITEMS_PER_PORTION, MAX_PORTION_CHARS, item_portions, join_id_of
 from layby.workflow import loaded_item
 from layby.workflow.reasons import reason_of
@@ -1025,6 +1027,23 @@ async def test_a_worker_without_the_mapped_task_blocks_its_items(monkeypatch):
 
 
 # --- small parts -------------------------------------------------------------------------------
+
+
+def test_an_endless_iterable_ends(monkeypatch):
+    """It is not the store that says so, of a command that nobody has written."""
+    monkeypatch.setattr(map_calls, "MAX_ITEMS", 3)
+    assert len([*item_portions(range(3))]) == 1
+    with pytest.raises(UsageError, match="more than 3 items"):
+        list(item_portions(itertools.count()))
+
+
+def test_an_async_iterable_is_refused_with_what_to_write():
+    with pytest.raises(UsageError, match=r"read it first: \[each async for each in …\]"):
+        list(item_portions(asynchronous()))
+
+
+async def asynchronous():
+    yield 1
 
 
 def test_portions_are_bounded():

@@ -8,7 +8,7 @@ a join that failed before that is followed by another one, which runs only what 
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, Literal, TypedDict, cast
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from layby.core import values
 from layby.core.commands import AddItems, Value
-from layby.core.joins import ITEM_FAILED, MAP, MAX_ITEM_BYTES, mapped_by
+from layby.core.joins import ITEM_FAILED, MAP, MAX_ITEM_BYTES, MAX_ITEMS, mapped_by
 from layby.core.maps import MAX_PORTION
 from layby.core.model import Promise
 from layby.core.queries import ReadItems
@@ -382,9 +382,18 @@ def checked_key(key: str | None) -> str | None:
 def item_portions(items: object) -> Iterator[ItemPortion]:
     """All items, encoded, in portions of bounded size; the last one may be empty."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise UsageError(f"map: items must be a list or another iterable, got {items!r:.60}")
+        read = (
+            ": read it first, [each async for each in …]"
+            if isinstance(items, AsyncIterable)
+            else ""
+        )
+        raise UsageError(f"map: items must be a list or another iterable, got {items!r:.60}{read}")
     first, portion, size = 0, list[Value](), 0
     for index, item in enumerate(cast("Iterable[object]", items)):
+        if index == MAX_ITEMS:
+            raise UsageError(
+                f"map: there are more than {MAX_ITEMS:,} items: map some of them first"
+            )
         if portion and (len(portion) == ITEMS_PER_PORTION or size >= MAX_PORTION_CHARS):
             yield ItemPortion(first, tuple(portion), is_last=False)
             first, portion, size = index, [], 0
