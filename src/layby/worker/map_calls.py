@@ -382,18 +382,13 @@ def checked_key(key: str | None) -> str | None:
 def item_portions(items: object) -> Iterator[ItemPortion]:
     """All items, encoded, in portions of bounded size; the last one may be empty."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        read = (
-            ": read it first, [each async for each in …]"
-            if isinstance(items, AsyncIterable)
-            else ""
-        )
-        raise UsageError(f"map: items must be a list or another iterable, got {items!r:.60}{read}")
+        what = "map: items must be a list or another iterable, got"
+        read = "; read it first: [each async for each in …]"
+        raise UsageError(f"{what} {items!r:.60}{read if isinstance(items, AsyncIterable) else ''}")
     first, portion, size = 0, list[Value](), 0
     for index, item in enumerate(cast("Iterable[object]", items)):
         if index == MAX_ITEMS:
-            raise UsageError(
-                f"map: there are more than {MAX_ITEMS:,} items: map some of them first"
-            )
+            raise UsageError(f"map: there are more than {MAX_ITEMS:,} items: map some at a time")
         if portion and (len(portion) == ITEMS_PER_PORTION or size >= MAX_PORTION_CHARS):
             yield ItemPortion(first, tuple(portion), is_last=False)
             first, portion, size = index, [], 0
