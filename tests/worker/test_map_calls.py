@@ -31,6 +31,7 @@ from layby.worker import map_calls
 from layby.worker.map_calls import ITEMS_PER_PORTION, MAX_PORTION_CHARS, item_portions, join_id_of
 from layby.workflow import loaded_item
 from layby.workflow.reasons import reason_of
+from layby.workflow.why import find_why
 from tests.helpers.flows import flow_of, sound
 from tests.helpers.workers import crashing, look, promises, settled_down, until
 
@@ -440,6 +441,26 @@ async def test_why_an_item_has_to_wait():
         told = reason_of(reply.data, runner.now())
         assert told.kind == "limit"
         assert told.sentence == "waits for a permit of its map (1 of 1 held by run/r:t:map/1:0)"
+
+
+@virtual_test
+async def test_why_goes_through_the_items_that_hold_the_permits():
+    """Those that wait for them are held up by these, and by nobody else."""
+
+    async def body(context, handle):
+        await handle.map(sleeps, [3600, 1, 2], limit=1)
+
+    async with Runner("memory:", slots=4) as runner:
+        await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(0.5)
+
+        async def ask(promise_id):
+            reply = await runner.send(ExplainPromise(id=promise_id))
+            return reply.data if isinstance(reply.data, Explanation) else None
+
+        why = await find_why(ask, "run/r", runner.now())
+        assert why is not None
+        assert (why.cause.id, why.cause.kind) == ("run/r:t:map/1:0", "sleep")
 
 
 @task(priority=3, slots=2)
