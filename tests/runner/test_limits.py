@@ -205,7 +205,7 @@ def test_a_name_that_is_not_text_is_refused() -> None:
 
 
 def test_a_wrong_limit_of_a_task_is_refused_where_it_is_made() -> None:
-    for wrong in ("", "a*", ["a", "a"], ".own", 7, ["a", 7]):
+    for wrong in ("", "a*", ["a", "a"], ".own", 7, ["a", 7], {"a": 1}):
         with pytest.raises(WorkflowError, match="imit"):
 
             @task(id="x", limit=wrong)  # type: ignore[call-overload]

@@ -16,8 +16,6 @@ from layby.core.replies import AnnotateData, PromiseData, Reply, ok
 from layby.core.settlement import settle
 from layby.core.tasks import FencedCommand, handles_claim
 
-WITHDRAWN = "the task waits for it no longer"
-
 
 @declare("layby.task.annotate", sender=Sender.CLIENT, answer=AnnotateData, unqueues=False)
 class AnnotateTask(FencedCommand, frozen=True):
@@ -195,4 +193,4 @@ def _withdraw(d: Draft, promise_ids: tuple[str, ...]) -> None:
     for each in promise_ids:
         promise = d.promise(each)
         if promise is not None and promise.is_pending:
-            settle(d, promise, "rejected_canceled", values.cancelled("", WITHDRAWN))
+            settle(d, promise, "rejected_canceled", values.given_up())
