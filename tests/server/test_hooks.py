@@ -304,7 +304,7 @@ def test_over_http_from_the_task_to_the_click(tmp_path: Path) -> None:
         assert clicked(link[:-2])[0] == 404
         status, _, said = clicked(link, b"x" * 70_000)
         assert status == 413
-        assert "http.max_body" not in said, "which would not help"
+        assert "server.max_body" not in said, "which would not help"
         assert clicked(link, b"decision=approve&by=Anna")[0] == 200
 
     with server_elsewhere({"db": f"sqlite:{tmp_path / 'a.db'}"}) as there:

@@ -31,7 +31,14 @@ from layby.core.replies import DEBUG_IS_OFF, Reply, TakeData, ok, refuse
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
-from layby.engine.conflicts import MOST_REPLAYS, Contended, HeldUp, Needed, replayed
+from layby.engine.conflicts import (
+    MOST_REPLAYS,
+    Contended,
+    HeldUp,
+    Needed,
+    replayed,
+    told_at_once,
+)
 from layby.engine.elsewhere import (
     ADDRESSES_AT_ONCE,
     LOOK_MS,
@@ -64,6 +71,7 @@ from layby.errors import (
     StoreGone,
     StoreUnavailable,
 )
+from layby.rate_limited_log import RateLimitedLog
 from layby.store.announcement import Announcement, announcement_of
 from layby.store.api import Store, StoreConflict
 
@@ -120,6 +128,9 @@ class Engine:
         self._times_stuck = 0
         self._given = 0
         self._served = 0
+        self._failure_log = RateLimitedLog(
+            "the writer continues after a failure", logger, logging.WARNING
+        )
         self._pausing = threading.Event()
         """Never set: waiting for it is a pause."""
         self.replays = 0
@@ -205,6 +216,10 @@ class Engine:
     # --- the loop ------------------------------------------------------------------------
 
     def _open(self) -> None:
+        with told_at_once():
+            self._begin()
+
+    def _begin(self) -> None:
         with self._store.transaction():
             self.clock.begin_at(self._store.store_time())
         self._time.begin()
@@ -241,8 +256,8 @@ class Engine:
                     self._process(items)
                 self._try_held_up()
                 self._tick_if_due()
-        except (StoreError, StoreConflict) as failure:  # each second of a full disk: no traceback
-            logger.warning("the writer continues after a failure: %s", failure)
+        except (StoreError, StoreConflict) as failure:  # each second of a full disk
+            self._failure_log.tell(str(failure))
             if isinstance(failure, StoreUnavailable):
                 self._note_away()
             if isinstance(failure, StoreGone):
@@ -602,8 +617,9 @@ class Engine:
         self._time.is_store_away = False
         if is_shared:
             answer(self._others.settled(self._others.next_watched()))
+            renewed = self._others.renewed_messages(self._time.now)
             with delivering():
-                self._delivery.keep(self._others.renewed_messages(self._time.now))
+                self._delivery.keep(renewed)
             if gone := self._others.gone(self._time.now):
                 self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
         self._offered = self.offer(self._offered)

@@ -18,7 +18,7 @@ from layby.errors import StoreBusy, StoreUnreadable
 from layby.store.migrate import Migration, Schema, migrate, no_schema, schema_of
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_dialect import SCHEMA, PostgresDialect
-from layby.store.postgres_failures import explained
+from layby.store.postgres_failures import explained_at_once
 
 logger = logging.getLogger(__name__)
 Told = Callable[[str], object]
@@ -50,7 +50,7 @@ def prepare_schema(url: str, told: Told = logger.warning) -> list[Migration]:
                 return []
             return _Migrator(connection, connector.name, told).apply_all()
         except psycopg.Error as error:
-            raise explained(error, connector.name, url) from error
+            raise explained_at_once(error, connector.name, url) from error
         except StoreUnreadable as error:
             raise StoreUnreadable(f"{connector.name}: {error}") from error
 

@@ -25,7 +25,7 @@ from layby.store.bulk import Bulk, Wide
 from layby.store.migrate import OLDEST_CODE, newest_known, too_new
 from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
-from layby.store.postgres_failures import explained, is_lost
+from layby.store.postgres_failures import explained, explained_at_once, is_lost
 from layby.store.session import InLane, Queued, QueuedTurn, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
@@ -35,6 +35,7 @@ Cursor = psycopg.Cursor[tuple[Any, ...]]
 Pair = tuple[Promise, Task | None]
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 IF_WE_MAY: Final = f"({OLDEST_CODE}) <= ?"
 """The newest schema that we know is its argument."""
 _STAMP: Final = """
@@ -51,6 +52,8 @@ _IS_OURS: Final = """
 
 
 class PostgresSession:
+    """Whoever writes by it replays what has met another process."""
+
     errors = (psycopg.Error,)
 
     def __init__(self, connector: Connector, begin: str = BEGIN) -> None:
@@ -399,6 +402,17 @@ def _maker(sort: Any) -> Callable[[list[tuple[Any, ...]]], Any]:
         make = _struct_maker(ROWS[each])
         return lambda rows: [make(row) for row in rows]
     return lambda rows: rows
+
+
+class ReadingSession(PostgresSession):
+    """Nothing is written by it, and nobody replays what it reads."""
+
+    def __init__(self, connector: Connector) -> None:
+        super().__init__(connector, READ_ONLY)
+
+    def explained(self, error: Exception, name: str) -> StoreError:
+        assert isinstance(error, psycopg.Error)
+        return explained_at_once(error, name)
 
 
 def _struct_maker(table: Table) -> Callable[[tuple[Any, ...]], Any]:

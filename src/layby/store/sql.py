@@ -463,6 +463,9 @@ class SqlStore(Unshared, SqlReads):
     def existing(self, ids: Sequence[str]) -> set[str]:
         return set(self._one(self._sql.existing, _texts, packed(ids)))
 
+    def has_room(self) -> bool:
+        return False  # PostgreSQL sees to that by itself
+
     def earliest(self) -> Millis:
         found: Sequence[int | None] = self._session.row(self._sql.earliest)
         deadlines = (*found, next_pruning(self, self._settings))
