@@ -149,7 +149,7 @@ def postgres_wake_across() -> Iterator[Result]:
         with database() as url, server_on(url) as here, server_on(url) as there:
             executes = settle_to_execute_ms(here, there, rest_s)
             urls = [f"http://127.0.0.1:{port}" for port in (here, there)]
-            code = asyncio.run(settle_to_code_ms(*urls, rest_s))
+            code = asyncio.run(settle_to_code_ms(*urls, rest_s=rest_s))
         yield _woken(f"execute received by an SDK worker at another{when}", executes)
         yield _woken(f"code after wait_for in a layby worker of another{when}", code)
 
