@@ -12,7 +12,7 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from layby.core.pauses import Pauses
 from layby.errors import StoreAway, StoreUnavailable, StoreUnreadable
 from layby.store.postgres_address import without_password
-from layby.store.postgres_answers import OWN, AnswerWatch, Backend, StoreConnection
+from layby.store.postgres_answers import UNKNOWN, AnswerWatch, Backend, StoreConnection
 from layby.store.postgres_failures import explained, told
 
 OLDEST_POSTGRES: Final = 140_000
@@ -84,9 +84,16 @@ class Connector:
         self._failure, self._pauses = None, iter(PAUSES)
         return connection
 
-    def ask_again(self, statement: str, arguments: Sequence[Any], unless: str | None = None) -> Any:
+    def ask_again(
+        self,
+        statement: str,
+        arguments: Sequence[Any],
+        unless: str | None = None,
+        former: Backend = UNKNOWN,
+    ) -> Any:
         """One cell, asked through new connections until there is an answer; None in the end.
 
+        `former`: ended before, as nobody but it could go on with what is asked about.
         A transaction of the future is "aborted": the database has forgotten it in a crash.
         """
         until = monotonic() + LOOK_UP_S
@@ -94,6 +101,7 @@ class Connector:
         while monotonic() < until:
             try:
                 with self.connect() as connection:
+                    connection.end(former)
                     row = connection.execute(statement, arguments).fetchone()  # pyright: ignore[reportArgumentType] - a text of our own
                 if row is not None and row[0] != unless:
                     return row[0]
@@ -122,7 +130,7 @@ class Connector:
             connection.adapters.register_dumper(int, Int8Dumper)
             connection.adapters.register_dumper(int, Int8BinaryDumper)
             connection.execute(_SET, (_json(self._settings),))
-            connection.backend = Backend(*connection.execute(OWN).fetchall()[0])
+            connection.look_at_backend()
         except BaseException:
             connection.close()
             raise
