@@ -16,6 +16,8 @@ from layby.store.postgres_answers import UNKNOWN, AnswerWatch, Backend, StoreCon
 from layby.store.postgres_failures import explained, told
 
 OLDEST_POSTGRES: Final = 140_000
+NEWER_LIMITS: Final = 170_000
+"""From this version on a transaction as a whole may have a limit."""
 CONNECT_S: Final = 5
 LOOK_UP_S: Final = 10.0
 """How long we try to find out what became of a commit."""
@@ -129,7 +131,8 @@ class Connector:
             connection.prepared_max = 1_000
             connection.adapters.register_dumper(int, Int8Dumper)
             connection.adapters.register_dumper(int, Int8BinaryDumper)
-            connection.execute(_SET, (_json(self._settings),))
+            settings = settings_of(connection.info.server_version, self._settings)
+            connection.execute(_SET, (_json(settings),))
             connection.look_at_backend()
         except BaseException:
             connection.close()
@@ -148,6 +151,11 @@ class Connector:
                 f"{self.name}: it keeps texts as {encoding}, and layby's can only be kept as UTF8: "
                 f"{remedy}"
             )
+
+
+def settings_of(version: int, settings: Mapping[str, str]) -> Mapping[str, str]:
+    """With what this PostgreSQL has besides; each kind of connection has limits of its own."""
+    return {**settings, "transaction_timeout": "0"} if version >= NEWER_LIMITS else settings
 
 
 def _json(settings: Mapping[str, str]) -> str:
