@@ -4,13 +4,18 @@ With the row locks taken away the races below are lost: see `test_two_engines_un
 """
 
 import random
+import threading
+from itertools import count
 from typing import Any, cast
 
 import psycopg
 import pytest
 
 from layby.core import commands as c
+from layby.core.model import FAR
+from layby.core.ticks import Tick
 from layby.engine.items import Item
+from layby.engine.observer import Commit
 from layby.errors import StoreBusy
 from tests.helpers import requests as r
 from tests.helpers.two_engines import PATIENCE_S, sharing, submit, submit_at_once, told
@@ -315,6 +320,35 @@ def test_deadlines_pass_once() -> None:
         states = {each.result(PATIENCE_S).data.promise.state for each in watching}
         assert states == {"rejected_timedout"}
         shared.check()
+
+
+def test_what_is_due_happens_after_what_it_has_read() -> None:
+    """An engine that is slow after it has seen what is due settles nothing before it was born."""
+    times: list[int] = []
+    has_ticked = threading.Event()
+
+    class Noting:
+        def committed(self, commit: Commit) -> None:
+            times.extend(at for command, at in commit.commands if isinstance(command, Tick))
+            if times:
+                has_ticked.set()
+
+    with sharing() as shared:
+        one, two = cast("list[Any]", shared.engines)
+        due, born, ids = two._store.due, 0, count()
+
+        def slow(now: int, *arguments: Any) -> Any:
+            nonlocal born
+            found = due(now, *arguments)
+            while found and born <= now:
+                born = told(one, r.promise(f"p{next(ids)}", FAR)).promise.created_at
+            return found
+
+        one._tick_if_due = lambda: False
+        two._store.due, two._observer = slow, Noting()
+        told(one, r.promise("short", one.clock.now() + 200))
+        assert has_ticked.wait(PATIENCE_S)
+    assert times[0] >= born > 0
 
 
 def test_random_commands_on_shared_ids() -> None:
