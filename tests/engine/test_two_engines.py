@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 from layby.core import commands as c
-from layby.core.model import FAR
+from layby.core.model import FAR, Message
 from layby.core.ticks import Tick
 from layby.engine.items import Item
 from layby.engine.observer import Commit
-from layby.errors import StoreBusy
+from layby.errors import StoreBusy, StoreUnavailable
 from tests.helpers import requests as r
 from tests.helpers.two_engines import PATIENCE_S, sharing, submit, submit_at_once, told
 
@@ -349,6 +349,27 @@ def test_what_is_due_happens_after_what_it_has_read() -> None:
         told(one, r.promise("short", one.clock.now() + 200))
         assert has_ticked.wait(PATIENCE_S)
     assert times[0] >= born > 0
+
+
+def test_a_second_of_a_store_that_fails_is_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Renewing messages fails like anything else that is written: no traceback each second."""
+    has_failed = threading.Event()
+
+    def refused(_: int) -> list[Message]:
+        has_failed.set()
+        raise StoreUnavailable("it only allows reading")
+
+    with sharing(engines=1) as shared:
+        (engine,) = cast("list[Any]", shared.engines)
+        renew, engine._store.renew_messages = engine._store.renew_messages, refused
+        assert has_failed.wait(PATIENCE_S)
+        engine._store.renew_messages = renew
+        told(engine, r.promise("p", FAR))
+    told_of = [each for each in caplog.records if "only allows reading" in each.getMessage()]
+    assert told_of
+    assert [each.getMessage() for each in caplog.records if each.exc_info] == []
 
 
 def test_random_commands_on_shared_ids() -> None:

@@ -662,8 +662,9 @@ class Engine:
         self._is_store_away = False
         if is_shared:
             answer(self._others.settled(self._others.next_watched()))
+            ours = self._others.renewed_messages(self._last_now)
             with delivering():
-                self._delivery.keep(self._others.renewed_messages(self._last_now))
+                self._delivery.keep(ours)
             if gone := self._others.gone(self._last_now):
                 self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
         self._offered = self.offer(self._offered)
