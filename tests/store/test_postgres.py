@@ -105,6 +105,7 @@ def test_only_the_first_error_of_a_pipeline_is_told(
         ("host=h password=secret dbname=d", "host=h password=*** dbname=d"),
         ("password = 'a secret' dbname=d", "password=*** dbname=d"),
         ("postgres://h/d?user=u&password=secret", "postgres://h/d?user=u&password=***"),
+        ("postgres://h/d?%70ass%57ord=secret", "postgres://h/d?%70ass%57ord=***"),
         ("postgresql://u@/d?host=/tmp", "postgresql://u@/d?host=/tmp"),
         ("postgresql:///d", "postgresql:///d"),
     ],
