@@ -561,7 +561,12 @@ class Engine:
     def _tick(
         self, now: Millis, wall: Millis | None = None, heard_since: Millis | None = None
     ) -> bool:
-        """By default as a debugger wants it: `now` is wall time too, and no lease is extended."""
+        """By default as a debugger wants it: `now` is wall time too, and no lease is extended.
+
+        Otherwise what is due by `now` happens when the store says that it is, like any command: on
+        a shared one others may have written meanwhile what it changes.
+        """
+        at = now if wall is None else None
         wall = now if wall is None else wall
         began = perf_counter()
         ticks: Sequence[Tick] = ()
@@ -571,10 +576,10 @@ class Engine:
             nonlocal ticks, earliest
             with self._store.transaction():
                 ticks = _heard(self._store.due(now, self._config.chunk, wall), heard_since)
-            timed = [(tick, now) for tick in ticks]
-            with self._store.transaction(lazily=_need_no_disk(timed)):
+            asked = [(tick, at) for tick in ticks]
+            with self._store.transaction(lazily=_need_no_disk(asked)):
                 applied = apply(
-                    self._store, timed, self._time.now, (), needed, self._watches, may_wait=False
+                    self._store, asked, self._time.now, (), needed, self._watches, may_wait=False
                 )
                 earliest = self._next_deadline(now, wall)
                 return applied

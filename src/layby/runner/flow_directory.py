@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable
+from shlex import quote
 from typing import Final
 
 from layby.client.patience import send_until_answered
@@ -121,7 +122,7 @@ class FlowDirectory:
             return "give it to runner.register()" if is_able else "give this Runner slots="
         group = group or self._group
         in_group = "" if group == "default" else f" --group {group}"
-        return f"layby worker MODULE --url {shown(self.address)}{in_group}"
+        return f"layby worker MODULE --url {quote(shown(self.address))}{in_group}"
 
 
 def publish(worker: Worker, flows: Iterable[Workflow]) -> None:
