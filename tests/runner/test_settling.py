@@ -245,6 +245,25 @@ def test_another_deadline_for_an_existing_run_is_told(place, caplog, first, seco
     assert re.fullmatch(wanted, told), told
 
 
+@anywhere
+@pytest.mark.parametrize(
+    ("first", "second", "is_told"), [(0, 5, True), (5, 5, False), (5, 0, False)]
+)
+def test_another_priority_for_an_existing_run_is_told(place, caplog, first, second, is_told):
+    """As with deadlines: who gives none asks for none."""
+
+    async def scene() -> None:
+        async with place() as runner:
+            await runner.start(LASTING, run_id="r", priority=first)
+            await runner.start(LASTING, run_id="r", priority=second)
+
+    play(scene)
+    kept = (
+        "run 'r' already exists and keeps its first priority (0): the one given now does not count"
+    )
+    assert [each.startswith(kept) for each in warnings_of(caplog)] == [True] * is_told
+
+
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         each.getMessage()

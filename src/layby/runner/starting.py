@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from layby.client.request_ids import new_request_id
+from layby.core.birth import run_priority_of
 from layby.core.commands import GetPromise, StartRun, Value
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, RunData
@@ -84,6 +85,7 @@ class RunStarts:
         if context is not None:
             _compare_contexts(run_id, root.param, command.param)
         _compare_deadlines(run_id, root, command.timeout)
+        _compare_priorities(run_id, root, command.priority)
         return Run(self._runner, run_id)
 
     async def _exists(self, run_id: str, flow_name: str) -> bool:
@@ -131,9 +133,21 @@ def _compare_contexts(run_id: str, stored: str, given: Value) -> None:
 def _compare_deadlines(run_id: str, root: Promise, timeout: Millis) -> None:
     """A start without a deadline asks for none: whoever wants the existing run need not know it."""
     if root.is_pending and timeout < NEVER and timeout != root.timeout_at - root.created_at:
-        logger.warning(
-            "run '%s' already exists and keeps its first deadline (%s): the one given now does not "
-            "count; use another run id for a new run",
-            run_id,
-            "none" if root.timeout_at >= NEVER else moment(root.timeout_at),
-        )
+        kept = "none" if root.timeout_at >= NEVER else moment(root.timeout_at)
+        _warn_of_kept(run_id, "deadline", kept)
+
+
+def _compare_priorities(run_id: str, root: Promise, priority: int) -> None:
+    stored = run_priority_of(root.tags)
+    if root.is_pending and priority and priority != stored:
+        _warn_of_kept(run_id, "priority", stored)
+
+
+def _warn_of_kept(run_id: str, what: str, kept: object) -> None:
+    logger.warning(
+        "run '%s' already exists and keeps its first %s (%s): the one given now does not count; "
+        "use another run id for a new run",
+        run_id,
+        what,
+        kept,
+    )
