@@ -364,6 +364,20 @@ def test_who_else_asks_in_the_same_batch_does_not_matter(world: World) -> None:
     assert resumed(world).event.state == "resolved"
 
 
+@pytest.mark.parametrize("spec", [r.trigger("Poll"), r.trigger("Event", name="e")])
+@pytest.mark.parametrize("exit_id", ["1", "1.timeout", "1.cancel", "a.defer.b", "%31", "more.by"])
+def test_an_exit_may_have_any_id(world: World, exit_id: str, spec: c.TriggerSpec) -> None:
+    """waiting.md: "printable ASCII characters that no other call has": ids of ours are no calls."""
+    deferred(world, spec, 1_000)
+    world.ok(c.ExtendWait(id=NODE, exit_id="more", timeout=5_000))
+    world.ok(c.ExtendWait(id=NODE, exit_id=exit_id, timeout=9_000))
+    world.check()
+    assert msgspec.json.decode(world.task(NODE).waiting_on or "")["deadline"] == 9_000
+    world.ok(wake(exit_id=f"{exit_id}.timeout"))
+    assert resumed(world).event.state == "resolved"
+    world.check()
+
+
 def test_people_let_a_wait_fail(world: World) -> None:
     deferred(world, r.trigger("Poll"))
     world.ok(wake(state="rejected"))

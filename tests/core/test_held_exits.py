@@ -55,6 +55,17 @@ def test_a_condition_counts_as_met_and_its_holder_is_told(world: World) -> None:
     assert (message.id, message.kind, message.address) == (KEPT, "unblock", inbox_of("g", "p"))
 
 
+def test_an_exit_is_no_copy_of_what_the_task_was_deferred_for(world: World) -> None:
+    """Its id may be the number of a claim that deferred: nothing that was told is passed over."""
+    world.ok(r.run(a="", with_take=r.take()))
+    world.ok(r.defer(NODE, 1, r.trigger("Delay", ms=0)))
+    world.ok(r.take())
+    waiting = WaitingOn("condition", "waits", record_id=RECORD).to_text()
+    world.ok(c.AnnotateTask(id=NODE, version=2, sub_status="Deferred", waiting_on=waiting))
+    world.ok(wake(exit_id="1"))
+    assert is_exit(world.promise(RECORD))
+
+
 def test_a_copy_changes_nothing_and_another_call_tells_the_holder_again(world: World) -> None:
     """What was decided first stands: the message may have been lost with a connection."""
     parked(world)

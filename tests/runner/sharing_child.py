@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 import sys
+from typing import Any
 
 from layby import Runner, Workflow, task
 from layby.runner import private_socket
@@ -31,8 +32,8 @@ async def waits(context, handle):
 shared = Workflow("shared", tasks=[works])
 waiting = Workflow("waiting", tasks=[waits])
 
-EXTRAS = ("jwt", "prometheus_client", "starlette", "uvloop")
-"""What `pip install layby` leaves out, and `layby[server]` brings."""
+EXTRAS: dict[str, Any] = dict.fromkeys(("jwt", "prometheus_client", "starlette", "uvloop"))
+"""What `pip install layby` leaves out, and `layby[server]` brings: None makes an import fail."""
 
 
 async def own(runner: Runner) -> None:
@@ -47,7 +48,7 @@ async def own(runner: Runner) -> None:
 
 async def main(file: str, mode: str, *name: str) -> None:
     if mode == "plain":
-        sys.modules.update(dict.fromkeys(EXTRAS))  # to import one of them fails
+        sys.modules.update(EXTRAS)
     private_socket.PATIENCE_S = 60.0  # five that start at once on a busy machine need more than 3 s
     async with Runner(f"sqlite:{file}", slots=1, socket=mode != "mute") as runner:
         if mode != "run":

@@ -83,3 +83,21 @@ def test_a_moment_that_is_past_has_come(line: Line, kind: str, args: Any) -> Non
     """It is 1 ms past the beginning, and the task is dispatched again at once."""
     assert deferred(line, kind, args)[0] == 200
     assert state(line) == "pending"
+
+
+@pytest.mark.parametrize("report", [{"polls": 10**30}, {"lastPollAt": 2**63}, {"nextPollAt": 1.5}])
+def test_a_report_of_polls_that_no_view_could_show(line: Line, report: dict[str, Any]) -> None:
+    """The view `triggers` reads them as numbers of 64 bits, for everybody who looks."""
+    beat = {"pid": "m", "incarnation": "1", "polling": {"job": report}}
+    answer = line.ask("layby.worker.heartbeat", beat)
+    assert answer.status == 400
+    assert b"Expected `int" in answer.body
+
+
+def test_what_a_worker_tells_cannot_spoil_a_list(line: Line) -> None:
+    """It is a part of answers to others."""
+    told = {"id": "job", "version": 1, "subStatus": "Deferred", "waitingOn": '{"kind":"sleep"}],'}
+    assert line.ask("layby.task.annotate", told).status == 400
+    listed = line.ask("layby.waiting.list", {})
+    assert listed.status == 200
+    assert isinstance(msgspec.json.decode(listed.body)["data"]["entries"], list)

@@ -140,6 +140,8 @@ async def test_programs_post_json():
         unfit = (b"{", deep, [], {}, {"approved": "yes"}, {"approved": True, "value": 3})
         for wrong in (*unfit, *misspelt):
             assert (await clicks.post(wrong))[0] == 400
+        told = (await clicks.post({"approve": True}))[1]
+        assert told["error"].startswith("'approve' is not known: give approved, ")
         status, told = await clicks.post({"approved": True, "by": "bot"})
         assert (status, told["state"], told["by"]) == (200, "resolved", "bot")
         assert (await run.result())["got"] == [True, "bot", ""]

@@ -41,7 +41,13 @@ from layby.store import migrate, postgres_failures
 from layby.store.bulk import Bulk, Wide
 from layby.store.postgres import PostgresStore
 from layby.store.postgres_address import without_password
-from layby.store.postgres_connection import BY_INDEX, LOOK_UP_S, Connector
+from layby.store.postgres_connection import (
+    BY_INDEX,
+    LOOK_UP_S,
+    NEWER_LIMITS,
+    Connector,
+    settings_of,
+)
 from layby.store.postgres_migrating import prepare_schema
 from layby.store.postgres_reader import PostgresReader
 from layby.store.postgres_session import _named, _positional, _without_nul
@@ -102,6 +108,7 @@ def test_only_the_first_error_of_a_pipeline_is_told(
         ("host=h password=secret dbname=d", "host=h password=*** dbname=d"),
         ("password = 'a secret' dbname=d", "password=*** dbname=d"),
         ("postgres://h/d?user=u&password=secret", "postgres://h/d?user=u&password=***"),
+        ("postgres://h/d?%70ass%57ord=secret", "postgres://h/d?%70ass%57ord=***"),
         ("postgresql://u@/d?host=/tmp", "postgresql://u@/d?host=/tmp"),
         ("postgresql:///d", "postgresql:///d"),
     ],
@@ -383,6 +390,22 @@ def test_an_idle_connection_is_kept_whatever_the_limit_of_other_clients() -> Non
     with Connector(cluster().url(name)).connect() as connection:
         limit = connection.execute("SHOW idle_session_timeout").fetchone()
     assert limit == ("0",)
+
+
+@pytest.mark.parametrize(("version", "limit"), [(16_0004, None), (17_0000, "0"), (18_0004, "0")])
+def test_a_transaction_has_no_limit_where_postgres_has_one(version: int, limit: str | None) -> None:
+    """The one that all of layby's tests use may be older, so it is asked about the number."""
+    assert settings_of(version, {"jit": "off"}).get("transaction_timeout") == limit
+
+
+def test_no_transaction_is_ended_by_the_limit_of_other_clients() -> None:
+    (version,) = cluster().execute("SHOW server_version_num")[0]
+    if int(version) < NEWER_LIMITS:
+        pytest.skip("this PostgreSQL has no such limit")
+    name = cluster().new_database()
+    cluster().execute(f"ALTER ROLE {USER} IN DATABASE {name} SET transaction_timeout = '1s'")
+    with Connector(cluster().url(name)).connect() as connection:
+        assert connection.execute("SHOW transaction_timeout").fetchone() == ("0",)
 
 
 def test_several_processes_may_migrate_at_once(url: str) -> None:

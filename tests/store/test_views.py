@@ -70,10 +70,25 @@ def test_a_row_for_each_try(world: World) -> None:
     history = msgspec.json.encode({"tries": tries}).decode()
     world.ok(r.run(a="", b="", with_take=r.take()))
     world.ok(c.AnnotateTask(id=NODE, version=1, history=history))
-    world.ok(c.AnnotateTask(id="run/a:b", version=1, history="not JSON"))
+    world.ok(c.AnnotateTask(id="run/a:b", version=1, history='["of another program"]'))
     assert row(world, "count(*)", "task_tries") == (2,)
     columns = "task, root, name, why, callback, event, outcome"
     first = (NODE, "run/a", "f", "first", None, None, "Suspended")
     assert row(world, columns, "task_tries WHERE number = 1") == first
     second = (NODE, "run/a", "f", "resumed", "m:f", "paid", None)
     assert row(world, columns, "task_tries WHERE number = 2") == second
+
+
+def test_a_text_with_nul_ends_no_view(world: World) -> None:
+    """One task's error, argument or context is nothing to the rows of all others."""
+    nul = msgspec.json.encode(["a\0b", "\\u0000"]).decode()
+    world.ok(r.run(a="", b="", with_take=r.take()))
+    tries = f'{{"tries":[{{"number":1,"why":"first","error":{nul}}}]}}'
+    spec = c.TriggerSpec("Poll", msgspec.Raw(f'{{"url":{nul}}}'.encode()))
+    resume = c.ResumeSpec("m:f", kwargs=msgspec.Raw(f'{{"x":{nul}}}'.encode()))
+    world.ok(c.DeferTask(id=NODE, version=1, trigger=spec, resume=resume, history=tries))
+    world.ok(r.take_triggers())
+    report = c.PollReport(polls=1, last_poll_at=20, next_poll_at=50, last_error="\0")
+    world.ok(c.HeartbeatWorker(pid="m", incarnation="1", polling={OWN: report}))
+    assert row(world, "id, polls, callback", "triggers") == (OWN, 1, "m:f")
+    assert row(world, "task, number", "task_tries") == (NODE, 1)

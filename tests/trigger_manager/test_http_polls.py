@@ -1,5 +1,6 @@
 """HttpPoll against a real service: what fires it, what does not, and where it may not go."""
 
+import gzip
 import socket
 from typing import Any
 
@@ -14,6 +15,7 @@ from layby.errors import TriggerError
 from layby.trigger_manager.access_checks import AccessChecks, AccessRefused
 from layby.trigger_manager.http_polls import HttpPolls, seconds_of_retry_after
 from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
+from layby.wire import json_values
 from tests.helpers.polled_services import PolledService, status
 from tests.helpers.push_receivers import on_loop
 
@@ -145,6 +147,29 @@ async def test_an_answer_without_end_is_not_read():
     async with PolledService(endless) as service:
         with pytest.raises(TriggerError, match="larger than 1048576 bytes"):
             await ask(triggers.HttpPoll(service.url()))
+
+
+@on_loop
+async def test_an_answer_that_is_encoded():
+    """It was asked not to be: nobody can read it, so it neither fires nor waits in silence."""
+
+    def packed(_: web.Request) -> web.Response:
+        return web.Response(body=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"})
+
+    async with PolledService(packed) as service:
+        with pytest.raises(TriggerError, match=r"encoded \(gzip\)"):
+            await ask(triggers.HttpPoll(service.url()))
+        assert await ask(triggers.HttpPoll(service.url(), method="HEAD")) is not None
+
+
+@on_loop
+async def test_numbers_that_cannot_be_stored():
+    """They come as text, since nobody can change what the service says; `until` sees numbers."""
+    async with PolledService({"id": 10**30, "ids": [-(10**20), 7]}) as service:
+        poll = triggers.HttpPoll(service.url(), until=triggers.Compare("/id", ">", 10**29))
+        answered = await ask(poll)
+        assert answered["body"] == {"id": str(10**30), "ids": [str(-(10**20)), 7]}
+        json_values.encode(answered)
 
 
 @on_loop

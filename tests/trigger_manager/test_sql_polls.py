@@ -104,6 +104,18 @@ def test_wide_tables_and_long_rows_may_be_asked(shop, polls):
     }
 
 
+def test_numbers_that_json_does_not_have(polls):
+    """They come as text: the query has found its row."""
+    assert polls.ask(poll("SELECT 9e999 AS n, -9e999 AS m")) == {"n": "inf", "m": "-inf"}
+
+
+@pytest.mark.parametrize("query", ["-- SELECT 1", ";"])
+def test_a_query_that_never_has_a_row(polls, query):
+    """It is told: nobody waits for a row that cannot come."""
+    with pytest.raises(TriggerError, match="has no columns"):
+        polls.ask(poll(query))
+
+
 def test_a_file_that_is_not_there(tmp_path):
     """It is not created by looking."""
     polls = SqlPolls(
@@ -127,6 +139,8 @@ def test_postgres():
     assert found is not None
     assert (found["n"], found["j"], found["t"][:2]) == (3, {"a": [1]}, "20")
     assert polls.ask(poll("SELECT 1 WHERE false")) is None
+    numbers = "SELECT 'NaN'::float8 AS n, '[12345678901234567890123]'::jsonb AS j"
+    assert polls.ask(poll(numbers)) == {"n": "nan", "j": ["12345678901234567890123"]}
     for query, why in (
         ("CREATE TABLE polled (id int)", "SyntaxError"),
         ("SELECT 1; COMMIT; CREATE TABLE polled (id int)", "SyntaxError"),

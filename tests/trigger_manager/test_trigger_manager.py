@@ -9,7 +9,7 @@ import pytest
 
 from layby import triggers
 from layby.testing import virtual_test
-from layby.trigger_manager.trigger_access import TriggerAccess
+from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
 from layby.trigger_manager.trigger_program import MAX_PAYLOAD_BYTES
 from tests.helpers.triggers import trigger_world
 from tests.helpers.workers import until
@@ -281,16 +281,20 @@ async def test_polling_that_is_off():
 @virtual_test
 async def test_polling_of_something_that_is_not_allowed():
     """It is refused before the first poll, and `why` says what to add where."""
-    access = TriggerAccess(folders=("/nowhere",), hosts=("api.example.org",))
+    secret = NamedSecret("api", "env:TEST_API", ("other.example.org",))
+    access = TriggerAccess(folders=("/nowhere",), hosts=("api.example.org",), secrets=(secret,))
+    named: Any = {"Authorization": triggers.SecretNamed("api")}
     async with trigger_world() as world, world.manager(BOTH, access):
         await world.put("f", triggers.FileExists("/etc/passwd"))
         await world.put("h", triggers.HttpPoll("http://169.254.169.254/x"))
+        await world.put("s", triggers.HttpPoll("http://api.example.org/x", headers=named))
         await asyncio.sleep(1)
-        file, host = await _why(world, "f"), await _why(world, "h")
+        file, host, header = [await _why(world, each) for each in ("f", "h", "s")]
         assert (await world.look("f")).is_pending
-        assert await _untaken(world) == 2
+        assert await _untaken(world) == 3
     assert "triggers.folders" in file
     assert "triggers.hosts" in host
+    assert "triggers.secrets" in header
 
 
 @virtual_test

@@ -30,7 +30,10 @@ REQUESTS = {
     "release": c.ReleaseTasks(
         pid="p",
         incarnation="1",
-        tasks=(c.Released("run/a:a", 1), c.Released("b", 2, 5, begun=False, delay=1, history="h")),
+        tasks=(
+            c.Released("run/a:a", 1),
+            c.Released("b", 2, 5, begun=False, delay=1, history='"h"'),
+        ),
     ),
     "finish": replace(r.finish("run/a:a"), root=c.RootVerdict("rejected", c.Value(data="eA=="))),
     "fail": replace(r.fail("run/a:a"), root=c.RootVerdict("resolved")),

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from layby import Context, RunFailed, Runner, Workflow, task
+from layby import Context, RunFailed, Runner, TaskHandle, Workflow, task
 from layby.core.model import Promise, Task
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
 from layby.testing import virtual_test
+from layby.workflow.limit_reasons import FullLimit
 from layby.workflow.reasons import Reason
 from layby.workflow.why import ENOUGH, MAX_ASKED, Why, find_why, told, why_of
 
@@ -115,6 +116,20 @@ def test_what_somebody_can_settle_comes_before_a_permit():
     assert found.cause.id == "c"
 
 
+def test_a_permit_that_only_its_own_caller_holds():
+    """limits.md: "if there is no other permit, neither goes on": who holds it waits for it."""
+    full = FullLimit(("a", "b"), "layby limits set gpu --concurrency 3")
+    lacks = reason("c", kind="limit", sentence="waits for a permit", full=full)
+    found = why(reason("a", "b"), reason("b", "c"), lacks)
+    assert told(found, NOW) == (
+        "task a waits for task b, which waits for task c, which waits for a permit, which wait "
+        "for it in turn, for 1 min now; whoever raises the limit, or cancels one of those that "
+        "hold it, can unblock it"
+    )
+    assert found.cause.command == "layby limits set gpu --concurrency 3"
+    assert "in turn" not in told(why(reason("b", "c"), lacks), NOW)  # a may end, and give it up
+
+
 def test_the_sentence_of_a_chain():
     """Subject, links, cause, since when, until when at most, who can unblock it."""
     found = why(
@@ -210,6 +225,35 @@ def test_many_alike_are_not_all_asked_for():
     assert found is not None
     assert (len(asked), found.others, found.is_cut) == (ENOUGH, ENOUGH - 2, True)
     assert told(found, NOW).endswith("(98 or more other causes)")
+
+
+@task(limit="gpu")
+async def item_with_permit(context: Context, item: int) -> int:
+    return item
+
+
+@virtual_test
+async def test_a_caller_that_keeps_the_permit_its_items_need():
+    """limits.md: `layby why` shows that the task waits for a permit which its own caller holds."""
+
+    @task(limit="gpu")
+    async def caller(context: Context, handle: TaskHandle) -> None:
+        await handle.map(item_with_permit, [1, 2])
+
+    async with Runner("memory:") as runner:
+        await runner.limit("gpu", concurrency=1, count_parked=True)
+        run = await runner.start(Workflow("locked", tasks=[caller]), run_id="r")
+        await asyncio.sleep(1)
+
+        async def ask(key: str) -> Explanation | None:
+            reply = await runner.worker.client.send(ExplainPromise(id=key))
+            return reply.data if isinstance(reply.data, Explanation) else None
+
+        found = await find_why(ask, "run/r", runner.now())
+        await run.cancel()
+    assert found is not None
+    assert "held by run/r:caller), which waits for it in turn" in told(found, 0)
+    assert found.cause.command == "layby limits set gpu --concurrency 2"
 
 
 @virtual_test

@@ -45,6 +45,7 @@ class BlockTask(FencedCommand, frozen=True):
             yield f"why must not be longer than {MAX_WHY_CHARS:,} characters"
         if (self.ready_at or 0) < 0:
             yield "readyAt must be non-negative"
+        yield from validate.history(self.history)
 
 
 @handles_claim(BlockTask)

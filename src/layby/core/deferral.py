@@ -31,7 +31,7 @@ from layby.core.resumption import (
 from layby.core.settlement import end_deferral
 from layby.core.takes import take_next
 from layby.core.tasks import handles_claim
-from layby.core.workers import GiveUpClaim
+from layby.core.tries import GiveUpClaim
 
 MAX_ARGS_CHARS: Final = 2**16
 MAX_KWARGS_CHARS: Final = 2**20
@@ -181,6 +181,7 @@ class DeferTask(GiveUpClaim, frozen=True, kw_only=True):
         yield from self.resume.problems()
         if self.timeout is not None and self.timeout < 0:
             yield "timeout must be non-negative"
+        yield from validate.history(self.history)
         if self.principal:
             yield from validate.identifier(self.principal, "Principal")
         if self.shared_id == self.id:

@@ -46,7 +46,7 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
 
     @property
     def own_id(self) -> str:
-        return own_id(self.id, self.exit_id)
+        return own_id(self.id, _in_an_id(self.exit_id))
 
     def problems(self) -> Problems:
         yield from super().problems()
@@ -57,6 +57,12 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
                 yield f"ID of a wait must begin with '{self.id}.'"
         for what, text in (("by", self.by), ("reason", self.reason)):
             yield from validate.count(len(text), MAX_TOLD_CHARS, f"characters of {what}")
+
+
+def _in_an_id(exit_id: str) -> str:
+    """Another text for each, which is no version, and has no end that an id of ours may have."""
+    escaped = exit_id.replace("%", "%25").replace(".", "%2E")
+    return f"%3{escaped}" if escaped.isdecimal() else escaped
 
 
 @declare("layby.task.wake", sender=Sender.CLIENT, answer=ExitData)

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
 
 from layby.core import address, birth
 from layby.core.fields import (
@@ -11,6 +14,7 @@ from layby.core.fields import (
     MAX_PRIORITY,
     MAX_SLOTS,
     MAX_TAGS,
+    Int64,
     Tags,
     Value,
 )
@@ -141,6 +145,45 @@ def slots(number: int, what: str) -> Sequence[str]:
     if 1 <= number <= MAX_SLOTS:
         return ()
     return (f"{what} must be between 1 and {MAX_SLOTS:,}, not {number}",)
+
+
+class _ToldTry(Struct):
+    number: Int64
+
+
+class _ToldTries(Struct):
+    tries: tuple[_ToldTry, ...]
+
+
+_json: Final = msgspec.json.Decoder(msgspec.Raw)
+_tries: Final = msgspec.json.Decoder(_ToldTries)
+_TRIES: Final = '{"tries":'
+"""What a history begins with that is read here."""
+
+
+def annotation(text: str | None, what: str) -> Problems:
+    """It is put into answers as it is: whatever is not JSON would spoil those of others, too."""
+    if text is None:
+        return
+    yield from count(len(text), MAX_VALUE_CHARS, f"characters of {what}")
+    try:
+        _json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        yield f"{what} must be JSON: {error}"
+
+
+def history(text: str | None) -> Problems:
+    """Of any form; if it is of ours, the view `task_tries` reads the number of each try."""
+    if text is None or not text.startswith(_TRIES):
+        yield from annotation(text, "history")
+        return
+    yield from count(len(text), MAX_VALUE_CHARS, "characters of history")
+    try:
+        _tries.decode(text)
+    except msgspec.ValidationError as error:
+        yield f"tries of history: {error}"
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        yield f"history must be JSON: {error}"
 
 
 def count(number: int, most: int, what: str) -> Sequence[str]:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layby.core.fields import Int64
 from layby.core.model import Millis, Promise, Task, TaskState
 from layby.core.resumption import Resumption, own_id
 
@@ -129,9 +130,9 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
 class PollReport(Struct, frozen=True, rename="camel"):
     """How the polls of a trigger went, as its manager reports it with its heartbeats."""
 
-    polls: int = 0
-    last_poll_at: Millis | None = None
-    next_poll_at: Millis | None = None
+    polls: Int64 = 0
+    last_poll_at: Int64 | None = None
+    next_poll_at: Int64 | None = None
     last_error: str | None = None
 
 

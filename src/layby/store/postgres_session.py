@@ -23,7 +23,7 @@ from layby.errors import StoreAway, StoreError, StoreMigrated, StoreUnavailable
 from layby.store.api import StoreConflict
 from layby.store.bulk import Bulk, Wide
 from layby.store.migrate import OLDEST_CODE, newest_known, too_new
-from layby.store.postgres_answers import END, UNKNOWN, Backend
+from layby.store.postgres_answers import UNKNOWN
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, explained_at_once, is_lost
 from layby.store.session import InLane, Queued, QueuedTurn, Reading, packed
@@ -42,8 +42,7 @@ _STAMP: Final = """
     SELECT CAST(pg_current_xact_id() AS text),
         CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 """
-# As long as it is in progress, nobody but the former connection could go on with it.
-_STATUS: Final = f"SELECT pg_xact_status(CAST(%s AS xid8)), ARRAY({END})"
+_STATUS: Final = "SELECT pg_xact_status(CAST(%s AS xid8))"
 # After a crash the database gives ids to others that it has not written to its log.
 _IS_OURS: Final = """
     SELECT EXISTS (
@@ -60,7 +59,7 @@ class PostgresSession:
         self._connector = connector
         self._begin = begin
         self._connection: Connection | None = None
-        self._former: Backend | None = None
+        self._former = UNKNOWN
         """What was at the other end of a connection that broke: it may not know."""
         self._has_begun = False
         self._waiting: list[tuple[str, Arguments]] = []
@@ -83,9 +82,8 @@ class PostgresSession:
         self._waiting.clear()
         if self._connection is None:
             self._connection = self._connector.connect()
-            if self._former is not None:
-                self._connection.execute(END, self._former)
-                self._former = None
+            self._connection.end(self._former)
+            self._former = UNKNOWN
 
     def commit(self) -> None:
         if not self._has_begun and not self._waiting:
@@ -136,7 +134,7 @@ class PostgresSession:
     def _has_happened(self, xact_id: str) -> bool | None:
         """Whether this transaction is committed; None if that is not known."""
         ask = self._connector.ask_again
-        outcome = ask(_STATUS, (xact_id, *(self._former or UNKNOWN)), unless="in progress")
+        outcome = ask(_STATUS, (xact_id,), unless="in progress", former=self._former)
         if outcome != "committed":
             return False if outcome == "aborted" else None
         return ask(_IS_OURS, (self.server, xact_id))

@@ -38,10 +38,11 @@ class AccessChecks:
             case FileExists():
                 self._check_written(trigger.path)
             case HttpPoll():
-                self.check_host(urlsplit(trigger.url).hostname or "")
+                host = urlsplit(trigger.url).hostname or ""
+                self.check_host(host)
                 for value in trigger.headers.values():
                     if isinstance(value, SecretNamed):
-                        self.secret(value.secret)
+                        self.secret_for(value.secret, host)
             case SqlPoll():
                 self.connection(trigger.connection)
             case _:
@@ -90,6 +91,19 @@ class AccessChecks:
             if each.name == name:
                 return each
         raise AccessRefused(f"there is no secret named {name!r} here: add it to triggers.secrets")
+
+    def secret_for(self, name: str, host: str) -> NamedSecret:
+        """The same, if it may be sent to this host."""
+        found = self.secret(name)
+        if may_be_sent(found, host):
+            return found
+        raise AccessRefused(
+            f"the secret {name!r} is not for {host}: add the host to its hosts in triggers.secrets"
+        )
+
+
+def may_be_sent(secret: NamedSecret, host: str) -> bool:
+    return any(is_host_of(each, host) for each in secret.hosts)
 
 
 def reveal(secret: NamedSecret) -> str:

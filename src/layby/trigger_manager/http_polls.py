@@ -16,7 +16,8 @@ from layby.client.outbound_resolver import OutboundResolver
 from layby.client.outbound_session import open_outbound_session
 from layby.core.model import Millis
 from layby.errors import TriggerError
-from layby.trigger_manager.access_checks import AccessChecks, AccessRefused, is_host_of, reveal
+from layby.trigger_manager.access_checks import AccessChecks, AccessRefused, may_be_sent, reveal
+from layby.trigger_manager.foreign_numbers import as_text
 from layby.triggers.built_in import HttpPoll, SecretNamed, fits_header
 from layby.triggers.polled import RetryAfter
 
@@ -26,6 +27,7 @@ MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _NOT_YET: Final = frozenset({404, 409, 425})
 _BUSY: Final = frozenset({429, 503})
+_NOT_ENCODED: Final = "identity"
 _CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 
@@ -84,7 +86,7 @@ class HttpPolls:
         """Credentials stay with the host they are for."""
         host = urlsplit(url).hostname or ""
         is_first = _origin(url) == _origin(trigger.url)
-        sent = {"User-Agent": "layby", "Accept-Encoding": "identity"}
+        sent = {"User-Agent": "layby", "Accept-Encoding": _NOT_ENCODED}
         for name, value in trigger.headers.items():
             if isinstance(value, SecretNamed):
                 if (text := self._revealed(value, host, is_first=is_first)) is not None:
@@ -94,18 +96,14 @@ class HttpPolls:
         return sent
 
     def _revealed(self, named: SecretNamed, host: str, *, is_first: bool) -> str | None:
-        found = self._checks.secret(named.secret)
-        if any(is_host_of(each, host) for each in found.hosts):
-            text = reveal(found)
-            if not fits_header(text):
-                raise TriggerError(f"the secret {named.secret!r} does not fit into a header")
-            return named.prefix + text
         if is_first:
-            raise AccessRefused(
-                f"the secret {named.secret!r} is not for {host}: add the host to its hosts in "
-                "triggers.secrets"
-            )
-        return None
+            found = self._checks.secret_for(named.secret, host)
+        elif not may_be_sent(found := self._checks.secret(named.secret), host):
+            return None
+        text = reveal(found)
+        if not fits_header(text):
+            raise TriggerError(f"the secret {named.secret!r} does not fit into a header")
+        return named.prefix + text
 
     def _open_session(self) -> ClientSession:
         if self._session is None:
@@ -121,7 +119,7 @@ class HttpPolls:
         if answer.status in trigger.status or (is_good and not trigger.status):
             body = _decoded(await self._read(answer))
             if trigger.until is None or trigger.until.holds(body):
-                return {"status": answer.status, "body": body}
+                return {"status": answer.status, "body": as_text(body)}
             return None
         if answer.status in _BUSY and (asked := answer.headers.get("Retry-After")):
             raise RetryAfter(seconds_of_retry_after(asked, now))
@@ -138,6 +136,9 @@ class HttpPolls:
                 raise TriggerError(
                     f"its answer is larger than {self._max_answer} bytes: ask for less"
                 )
+        encoding = answer.headers.get("Content-Encoding", _NOT_ENCODED)
+        if read and encoding.lower() != _NOT_ENCODED:
+            raise TriggerError(f"its answer is encoded ({encoding:.50}), which was not asked for")
         return bytes(read)
 
 

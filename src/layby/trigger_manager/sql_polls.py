@@ -12,6 +12,7 @@ from urllib.parse import quote
 from layby.errors import TriggerError
 from layby.store.postgres_address import is_postgres
 from layby.trigger_manager.access_checks import AccessChecks
+from layby.trigger_manager.foreign_numbers import as_text
 from layby.triggers.built_in import SqlPoll
 
 MAX_IDLE: Final = 4
@@ -50,7 +51,7 @@ class SqlPolls:
             row = _ask_sqlite(address.removeprefix("sqlite:"), trigger)
         if row is None or (trigger.until is not None and not trigger.until.holds(row)):
             return None
-        return row
+        return as_text(row)
 
     def close(self) -> None:
         with self._lock:
@@ -130,6 +131,8 @@ def _ask_sqlite(path: str, trigger: SqlPoll) -> dict[str, Any] | None:
             columns = [each[0] for each in found.description or ()]
     except sqlite3.Error as error:
         raise TriggerError(f"{type(error).__name__}: {_first_line(error)}") from None
+    if not columns:
+        raise TriggerError("the query has no columns: write a SELECT")
     return None if row is None else _plain(columns, row)
 
 

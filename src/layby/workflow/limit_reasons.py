@@ -1,5 +1,7 @@
 """Why a task has no permit, in words: who holds them all, until when its rate keeps it waiting."""
 
+from msgspec import Struct
+
 from layby.core.limit import PRIVATE
 from layby.core.model import Millis
 from layby.core.replies import LimitStanding
@@ -7,6 +9,13 @@ from layby.core.waits import limited_sentence
 from layby.workflow.moments import ahead
 from layby.workflow.outcome import moment
 from layby.workflow.short_ids import quoted
+
+
+class FullLimit(Struct, frozen=True):
+    """All who hold a permit of a limit that has none left, and the command that makes one more."""
+
+    holders: tuple[str, ...]
+    raising: str | None
 
 
 def no_permit(gate: str, standing: LimitStanding | None, now: Millis) -> str:
@@ -41,7 +50,7 @@ def _by(standing: LimitStanding) -> str:
 
 
 def how_to_define(name: str) -> str:
-    return f"runner.limit('{name}', …) or layby limits set {quoted(name)} --concurrency N"
+    return f"runner.limit({name!r}, …) or layby limits set {quoted(name)} --concurrency N"
 
 
 def who_gives_permit(standing: LimitStanding | None) -> str:
@@ -51,8 +60,8 @@ def who_gives_permit(standing: LimitStanding | None) -> str:
         return "whoever defines the limit"
     if _is_closed(standing):
         return "whoever raises the limit"
-    if standing.next_at is not None:
-        return ""
+    if standing.next_at is not None or standing.name.startswith(PRIVATE):
+        return ""  # only time; or other items of its map, which say themselves who holds them up
     return "whoever holds a permit" if _is_full(standing) else "a worker that takes those before it"
 
 
@@ -62,3 +71,13 @@ def defining_command(name: str, standing: LimitStanding | None) -> str | None:
     if standing.rule is None:
         return f"layby limits set {quoted(name)} --concurrency N"
     return f"layby limits show {quoted(name)}"
+
+
+def full_limit(name: str, standing: LimitStanding | None) -> FullLimit | None:
+    """None if there are permits, or if not all who hold them are known."""
+    if standing is None or standing.concurrency is None or not standing.holders:
+        return None
+    if not _is_full(standing) or len(standing.holders) < standing.held:
+        return None
+    raising = f"layby limits set {quoted(name)} --concurrency {standing.held + 1}"
+    return FullLimit(standing.holders, None if name.startswith(PRIVATE) else raising)

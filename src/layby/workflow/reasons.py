@@ -17,7 +17,7 @@ from layby.workflow import plan
 from layby.workflow.by_hand import approving, by_hand, resolving
 from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
-from layby.workflow.limit_reasons import defining_command, who_gives_permit
+from layby.workflow.limit_reasons import FullLimit, defining_command, full_limit, who_gives_permit
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import failure_of, moment, read, read_run
 from layby.workflow.short_ids import quoted, short_id
@@ -72,6 +72,8 @@ class Reason(Struct, frozen=True, kw_only=True):
     awaited: tuple[str, ...] = ()
     """Promises it waits for: each has a reason of its own."""
     more_awaited: bool = False
+    full: FullLimit | None = None
+    """Of what waits for a permit: the limit, if it is known who holds them all."""
     schedule: str | None = None
     """Of a run: the schedule that has started it, if one has."""
 
@@ -118,6 +120,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         awaited=_causes_of(about) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
         failed=_before_clean_up(about),
+        full=_full_limit(about, waiting),
     )
 
 
@@ -251,6 +254,11 @@ def _otherwise(about: Explanation, waiting: Waiting) -> str | None:
     return None
 
 
+def _full_limit(about: Explanation, waiting: Waiting) -> FullLimit | None:
+    is_for_permit = waiting.kind == "limit"
+    return full_limit(task_of(about).gate or "", about.limit) if is_for_permit else None
+
+
 def _has_trigger(about: Explanation) -> bool:
     return any(task is not None and task.is_trigger for _, task in about.awaited)
 
@@ -329,6 +337,7 @@ def _reason(
     awaited: tuple[str, ...] = (),
     traceback: str = "",
     failed: tuple[str, ...] = (),
+    full: FullLimit | None = None,
 ) -> Reason:
     promise = about.promise
     if deadline is None and promise.is_pending and promise.timeout_at < FOREVER:
@@ -349,6 +358,7 @@ def _reason(
         more_awaited=about.more_awaited,
         traceback=traceback,
         failed=failed,
+        full=full,
         schedule=schedule_of(promise.tags),
     )
 

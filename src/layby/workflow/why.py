@@ -34,6 +34,8 @@ _URGENCY: Final = {
     "settled": 4,
 }
 """What somebody could do something about (0) comes first, what only time can end comes last."""
+_LEAST: Final = max(_URGENCY.values())
+"""A permit that nobody can give, but for those who are waited for as well."""
 
 
 class Why(Struct, frozen=True):
@@ -105,7 +107,7 @@ def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
     causes = [way for way in ways.values() if _is_cause(reasons, way[-1])]
     if not causes:
         return Why(_around(reasons, promise_id))
-    return Why(min(causes, key=lambda way: _order(way[-1])), len(causes) - 1)
+    return Why(_in_turn(min(causes, key=lambda way: _order(way[-1]))), len(causes) - 1)
 
 
 def told(why: Why, now: Millis) -> str:
@@ -154,6 +156,22 @@ def _around(reasons: Mapping[str, Reason], start: str) -> tuple[Reason, ...]:
     return (*before, _closing(last, reasons[step]))
 
 
+def _in_turn(way: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """A permit that nobody gives back before the task that lacks it has ended is said to be one."""
+    *before, last = way
+    waiting = {each.id for each in before}
+    if last.full is None or not waiting.issuperset(last.full.holders):
+        return way
+    verb = "waits" if len(last.full.holders) == 1 else "wait"
+    told = replace(
+        last,
+        sentence=f"{last.sentence}, which {verb} for it in turn",
+        unblock="whoever raises the limit, or cancels one of those that hold it,",
+        command=last.full.raising or last.command,
+    )
+    return (*before, told)
+
+
 def _closing(last: Reason, first: Reason) -> Reason:
     return replace(
         last,
@@ -166,7 +184,8 @@ def _closing(last: Reason, first: Reason) -> Reason:
 
 
 def _order(cause: Reason) -> tuple[int, Millis, str]:
-    return _URGENCY.get(cause.kind, 0), cause.since or 0, cause.id
+    is_idle = cause.kind == "limit" and not cause.unblock
+    return _LEAST if is_idle else _URGENCY.get(cause.kind, 0), cause.since or 0, cause.id
 
 
 def _run_path(why: Why) -> str:

@@ -1,0 +1,57 @@
+"""What workers tell of their tasks is put into answers and views as it is: so it must be JSON."""
+
+import pytest
+from msgspec import Raw
+
+from layby.core import commands as c
+from layby.core.validate import MAX_VALUE_CHARS, problems
+
+VERSION = {"id": "x", "version": 1}
+DELAY = c.TriggerSpec("Delay", Raw(b'{"ms":5}'))
+
+
+def released(history: str) -> c.Command:
+    return c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released("x", 1, history=history),))
+
+
+def every(text: str) -> list[c.Command]:
+    """A request for each field that is such a text."""
+    return [
+        c.AnnotateTask(**VERSION, waiting_on=text),
+        c.AnnotateTask(**VERSION, progress=text),
+        c.AnnotateTask(**VERSION, history=text),
+        c.FinishTask(**VERSION, history=text),
+        c.FailTask(**VERSION, history=text),
+        c.BlockTask(**VERSION, code="a", why="", history=text),
+        c.DeferTask(**VERSION, trigger=DELAY, history=text),
+        released(text),
+    ]
+
+
+@pytest.mark.parametrize("text", ["x", "", "{", '{"a":1},"b":2', '{"a":"\\ud800"}', "[1 2]", "NaN"])
+def test_what_is_not_json_is_refused(text: str) -> None:
+    """It would spoil every answer that it is a part of, and those to others, too."""
+    for request in every(text):
+        told = problems(request)
+        assert told is not None, request
+        assert "must be JSON" in told
+
+
+def test_what_is_json_is_not() -> None:
+    for text in ("{}", '{"kind":"x"}', '"told"', '{"tries":[]}', '{"tries":[{"number":1,"a":{}}]}'):
+        assert [problems(each) for each in every(text)] == [None] * 8
+
+
+@pytest.mark.parametrize(
+    "tries", ["1", "{}", "[1]", '["x"]', "[null]", '[{"number":"a"}]', '[{"number":1e400}]', "[{}]"]
+)
+def test_a_history_that_views_could_not_read(tries: str) -> None:
+    """`task_tries` has a row for each try: one that has no number would end it for everybody."""
+    told = problems(c.FailTask(**VERSION, history=f'{{"tries":{tries}}}'))
+    assert told is not None
+    assert "tries of history" in told
+
+
+def test_it_is_bounded() -> None:
+    told = problems(c.FinishTask(**VERSION, history=f'"{"x" * MAX_VALUE_CHARS}"'))
+    assert told == "characters of history: 4,194,306 are more than 4,194,304"
