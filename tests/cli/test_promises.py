@@ -36,6 +36,15 @@ def test_create_get_and_resolve(desk: Desk):
     assert read["settled_ms"] >= read["created_ms"]
 
 
+def test_into_a_pipe_a_value_of_any_length_comes_whole(desk: Desk):
+    """Lines are never cut there, and the names before them stay as they are."""
+    value = to_value("x" * 200_000)
+    desk.do(CreatePromise(id="p", timeout_at=NEVER, param=value))
+    lines = typed("promises", "get", "p").lines
+    assert lines[0] == "promise  p"
+    assert f'param    "{"x" * 200_000}"' in lines
+
+
 def test_a_promise_for_people(desk: Desk):
     """A line for each thing to know, times as people say them."""
     desk.do(

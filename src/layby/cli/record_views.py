@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from rich.console import RenderableType
+from rich.text import Text
 
 from layby.cli import showing
 from layby.core.commands import Tags
@@ -15,7 +15,7 @@ from layby.wire import durations, json_values
 from layby.workflow.moments import FOREVER
 from layby.workflow.short_ids import short_id
 
-Fields = Iterator[tuple[str, RenderableType]]
+Fields = Iterator[tuple[str, Text]]
 
 _tags = msgspec.json.Decoder(Tags).decode
 
@@ -62,7 +62,7 @@ def task_json(task: Task) -> dict[str, Any]:
 def task_fields(task: Task) -> Fields:
     yield "task", showing.plain(task.id)
     yield "state", showing.state(task.state)
-    yield "version", str(task.version)
+    yield "version", showing.plain(task.version)
     if task.state == "acquired":
         yield "pid", showing.plain(task.pid)
         yield "ttl", showing.plain("-" if task.ttl is None else durations.shown(task.ttl))
@@ -104,7 +104,7 @@ def schedule_fields(schedule: Schedule, now: Millis) -> Fields:
         policy = overlap_option(schedule.overlap)
         yield "overlap", showing.plain(f"{policy}, {schedule.skipped} skipped so far")
         if priority := priority_of(schedule):
-            yield "priority", str(priority)
+            yield "priority", showing.plain(priority)
         if schedule.catch_up:
             yield "catch up", showing.plain("every missed occurrence")
     if (timeout := _bounded(schedule.promise_timeout)) is not None:
@@ -123,7 +123,7 @@ def rule_of(schedule: Schedule) -> str:
     return f"{schedule.cron}{zone}"
 
 
-def next_of(schedule: Schedule, now: Millis) -> RenderableType:
+def next_of(schedule: Schedule, now: Millis) -> Text:
     is_paused = schedule.paused_at is not None
     return showing.plain("paused") if is_paused else showing.coming(schedule.next_run_at, now)
 

@@ -141,15 +141,26 @@ def tell_cut(at: int | None) -> None:
         tell_aside(f"... and more, beyond --limit {at} (--limit 0 lists all)")
 
 
-def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:
+def print_fields(fields: Iterable[tuple[str, Text]]) -> None:
     """One item, with one line per field."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
     console = new_console()
+    if not console.is_terminal:
+        _print_whole(list(fields))
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold", no_wrap=not console.is_terminal)
+    grid.add_column(overflow="fold")
     for name, value in fields:
         grid.add_row(name, value)
-    _print(console, grid)
+    console.print(grid)
+
+
+def _print_whole(fields: Sequence[tuple[str, Text]]) -> None:
+    """A value may have megabytes; a grid would cut it at its own width, and the names with it."""
+    width = max((len(name) for name, _ in fields), default=0) + 2
+    for name, value in fields:
+        for number, line in enumerate(value.plain.split("\n")):
+            print_line(f"{'' if number else name:{width}}{line}".rstrip())
 
 
 def print_wide(shown: RenderableType) -> None:
