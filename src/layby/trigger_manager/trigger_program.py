@@ -219,7 +219,11 @@ class LoadedTrigger(LoadedTriggerCode):
         """What the store was told of its polls, and when."""
 
     def sentence(self) -> str:
-        return self._trigger.sentence()
+        """Asked for beside all others, so nothing that a user's own does may end here."""
+        try:
+            return str(self._trigger.sentence())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
+            return f"its event, which it cannot name: {error_text(error)}"
 
     async def _run(self) -> Any:
         await self._admit()
