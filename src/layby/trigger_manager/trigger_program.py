@@ -93,6 +93,11 @@ class TriggerProgram:
             if name in self._registry.own_code:  # other code may fit
                 raise
             raise UsageError(f"{error}; {NO_SETTING_HELPS}") from error
+        except BaseException as error:  # of a user's `__post_init__`: it refuses them as well
+            is_cancel = isinstance(error, asyncio.CancelledError)  # its own: nothing is awaited
+            if not (isinstance(error, Exception) or is_cancel or is_exit_request(error)):
+                raise
+            raise UsageError(f"the arguments of {name}: {error_text(error)}") from error
 
     async def load(self, claim: Claim) -> LoadedTask:
         return self.load_now(claim)
