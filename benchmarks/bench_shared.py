@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bars import Bench, Result, percentile
 from bench_core import IN_FLIGHT, VALUE, create_and_settle, far
 from bench_postgres import client_on, cluster_on_disk, database, fdatasync_ms
-from bench_server import server_on, settle_to_code_ms, settle_to_execute_ms
+from bench_server import REST_S, server_on, settle_to_code_ms, settle_to_execute_ms
 
 from layby.core.commands import CreatePromise, SettlePromise
 from layby.local import LocalClient
@@ -142,13 +142,16 @@ def postgres_two_engines() -> Iterator[Result]:
 
 
 def postgres_wake_across() -> Iterator[Result]:
-    """Who waits is connected to one server, who settles to the other."""
-    with database() as url, server_on(url) as here, server_on(url) as there:
-        executes = settle_to_execute_ms(here, there)
-        urls = [f"http://127.0.0.1:{port}" for port in (here, there)]
-        code = asyncio.run(settle_to_code_ms(*urls))
-    yield _woken("execute received by an SDK worker at another", executes)
-    yield _woken("code after wait_for in a layby worker of another", code)
+    """Who waits is connected to one server, who settles to the other. Both kinds of workers are
+    measured at once and after a rest: figures of the one and of the other do not compare.
+    """
+    for rest_s, when in (0, ""), (REST_S, f", after {REST_S * 1000:.0f} ms of rest"):
+        with database() as url, server_on(url) as here, server_on(url) as there:
+            executes = settle_to_execute_ms(here, there, rest_s)
+            urls = [f"http://127.0.0.1:{port}" for port in (here, there)]
+            code = asyncio.run(settle_to_code_ms(*urls, rest_s=rest_s))
+        yield _woken(f"execute received by an SDK worker at another{when}", executes)
+        yield _woken(f"code after wait_for in a layby worker of another{when}", code)
 
 
 def _woken(what: str, found: list[float]) -> Result:

@@ -78,18 +78,23 @@ def function_named(name: str, near: Callable[..., Any] | None = None) -> Callabl
     """A function at the top of a module that has been imported; None if there is none.
 
     Nothing is imported for a name that comes from a store. `near` is a function of the code that
-    deferred: what was the script itself there may be a module here, and the other way round.
+    deferred: what was the script itself there may be a module here, or one of a package.
     """
     module, _, qualified = name.partition(":")
     places = [vars(sys.modules[module])] if module in sys.modules else []
     own = getattr(near, "__module__", None)
-    if near is not None and "__main__" in (module, own):
+    if own is not None and may_be_one_file(module, own):
         places.append(getattr(near, "__globals__", {}))
     for place in places:
         found = place.get(qualified)
         if inspect.isfunction(found) and found.__qualname__ == qualified:
             return found
     return None
+
+
+def may_be_one_file(module: str, other: str) -> bool:
+    """A file is the module `__main__`, `flows` or `shop.flows`, as it was started."""
+    return "__main__" in (module, other) or module.rpartition(".")[2] == other.rpartition(".")[2]
 
 
 class Verdict(Struct, frozen=True):

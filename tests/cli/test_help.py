@@ -6,13 +6,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from layby.cli.main import SECTIONS, cli
+from layby.cli.command_groups import OF_COMMANDS
+from layby.cli.main import MEANT, SECTIONS, cli
 from tests.helpers.command_line import typed
 
 MINE = [
     "run", "graph", "runs", "waiting", "why", "tree", "doctor",
     "resolve", "reject", "cancel", "halt", "continue", "invoke",
     "promises", "tasks", "schedules", "migrate", "completion",
+    "limits", "triggers", "approvals", "approve", "deny", "wake", "extend", "rerun", "prune",
 ]  # fmt: skip
 WITHOUT_JSON = {("completion",)}
 
@@ -75,13 +77,34 @@ def test_listing_loads_no_command():
 
 
 @pytest.mark.parametrize(
-    ("mistyped", "meant"), [("wating", "waiting"), ("promisses", "promises"), ("doktor", "doctor")]
+    ("mistyped", "meant"),
+    [
+        ("wating", "waiting"),
+        ("promisses", "promises"),
+        ("doktor", "doctor"),
+        ("ps", "runs"),
+        ("help", "--help"),
+    ],
 )
 def test_a_mistyped_command(mistyped, meant):
-    """The nearest one is offered."""
+    """The nearest one is offered, or what other systems call so."""
     said = typed(mistyped)
     assert said.code == 2
     assert f"Did you mean '{meant}'?" in said.err
+
+
+def test_every_guess_is_something_to_type():
+    names = {each.name for section in SECTIONS.values() for each in section}
+    assert set(MEANT.values()) <= names | {"--help"}
+    assert not set(MEANT) & names
+
+
+@pytest.mark.parametrize("option", OF_COMMANDS)
+def test_an_option_before_its_command(option):
+    """It is told where it belongs, not that it is misspelt."""
+    said = typed(option, "x", "runs")
+    assert said.code == 2
+    assert f"'{option}' belongs to a command, and follows it: cli COMMAND {option}" in said.err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -108,7 +131,7 @@ def test_shells_complete_modules_as_paths(command):
     assert said.output == "file,or\n"
 
 
-@pytest.mark.parametrize("group", ["graph", "promises", "tasks", "schedules"])
+@pytest.mark.parametrize("group", ["graph", "promises", "tasks", "schedules", "limits"])
 def test_no_line_of_a_list_is_cut(group):
     """Whoever reads it knows what each is for."""
     assert "..." not in typed(group, "--help").out.partition("Commands:")[2]

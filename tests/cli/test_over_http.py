@@ -240,7 +240,8 @@ def test_a_token_with_a_prefix_steers_what_it_covers(tmp_path):
         settled = typed("resolve", "ci-1:ask.c.promise.ok", "--value", "1", *here)
         assert settled.lines == ["ci-1:ask.c.promise.ok is resolved"]
         typed("cancel", "ci-2", *here).complains(1, "there is no run, task or promise 'ci-2'")
-        typed("resolve", "other", "--null", *here).complains(2, "the token does not allow this")
+        remedy = "the token does not allow this; one for all ids does, by --token or LAYBY_TOKEN"
+        typed("resolve", "other", "--null", *here).complains(2, remedy)
         typed("cancel", "other", *here).complains(2, "the token does not allow this")
 
 

@@ -58,9 +58,21 @@ def test_other_commands_know_what_was_pruned(desk: Desk):
     assert typed("promises", "get", "run/o").code == 0
 
 
+def test_promises_that_are_not_of_a_run_are_not_called_runs(desk: Desk):
+    """They go by trees, and so do runs."""
+    desk.do(r.promise("order:1"))
+    desk.do(r.promise("bill"))
+    desk.do(r.settle("bill"))
+    failed(desk)
+    assert typed("prune", "--completed", "0s", "--failed", "0s", "--foreign").lines == [
+        "2 trees pruned, with 2 promises below"
+    ]
+
+
 def test_something_must_be_asked_for(desk: Desk):
     typed("prune").complains(2, "nothing to prune", "--completed 7d")
     typed("prune", "--completed", "soon").complains(2, "soon")
+    typed("prune", "--completed", "40000d").complains(2, "--completed", "at most 36500d")
     typed("prune", "--compact", "--url", "http://127.0.0.1:1").complains(2, "--compact")
 
 

@@ -56,7 +56,7 @@ def test_a_schedule_of_runs_says_which(desk: Desk):
     assert made.schedule.flow == "order"
     table = typed("schedules", "search").lines
     assert "0 3 * * * (Europe/Berlin)" in table[1]
-    assert "a run of 'order'" in table[1]
+    assert "nightly-TIME, a run of 'order'" in table[1]
     told = typed("schedules", "get", "nightly", "--json").json["schedule"]
     assert (told["workflow"], told["timezone"]) == ("order", "Europe/Berlin")
     assert typed("schedules", "get", "nightly").code == 0

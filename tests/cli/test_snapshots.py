@@ -8,7 +8,7 @@ from layby.cli.snapshots import SEEN, UNSEEN, state_of_entries
 from layby.core.invariants import INVARIANTS, StateView
 from layby.core.queries import ListWaiting, SnapDebug
 from layby.wire.encode import encode
-from layby.wire.records import SnapshotRecord
+from layby.wire.snapshot_record import SnapshotRecord
 from tests.store.test_by_time import NOW, prepared
 
 

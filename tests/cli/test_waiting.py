@@ -72,6 +72,34 @@ def test_each_wait_says_what_for_and_who_can_unblock_it(waits: Desk):
     assert len(lines) == 4
 
 
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_on_a_terminal_no_command_and_no_id_is_folded(desk: Desk, monkeypatch, columns: int):
+    """They are there to be pasted: a terminal that is too narrow for the table gets none."""
+    name = "the-payment-of-a-customer-with-a-long-name-4711"
+    said = TOLD.replace("paid", name)
+    desk.do(
+        EnsurePromise(id=name),
+        start("o-7"),
+        take(),
+        AnnotateTask(id="run/o-7:first", version=1, sub_status="Deferred", waiting_on=said),
+    )
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = typed("waiting").out.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if "o-7:first" in line]
+    assert any(f"layby resolve {name} --value JSON" in line for line in lines[at:])
+    assert ("WHO CAN UNBLOCK IT" in lines[0]) == (columns == 140)
+
+
+def test_on_a_narrow_terminal_ids_are_whole_in_every_table(desk: Desk, monkeypatch):
+    """Words are folded first; where that is not enough, the terminal folds the line."""
+    long = "order-of-a-customer-with-a-very-long-name-4711"
+    desk.do(start(long))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    assert any(long in line for line in typed("runs").out.splitlines())
+
+
 def test_waiting_as_json(waits: Desk):
     """Stable keys; the command to type is a field of its own."""
     found = typed("waiting", "--kind", "manual", "--json").json["waiting"]

@@ -8,6 +8,8 @@ import pytest
 
 from layby.client import http, outage, transport
 from layby.client.http import HttpClient
+from layby.client.outage import rounded, trying_again
+from layby.client.transport import Unreachable
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import NEVER
@@ -551,6 +553,14 @@ def test_a_server_that_hangs_is_told_of_before_it_is_given_up(monkeypatch, caplo
 
     with caplog.at_level("WARNING", "layby.client.outage"):
         on_stage(scene)
+
+
+def test_messages_of_an_outage_are_sentences():
+    """What ends with a question is not continued, and nobody reads microseconds."""
+    asked = trying_again(Unreachable("http://x", "refused", may_have_arrived=False))
+    assert asked == "the server at http://x does not answer (refused): is it running? Trying again"
+    assert trying_again(OSError("away")) == "away; trying again"
+    assert [rounded(each) for each in (0.05, 1.37158, 3.27962)] == ["0.05", "1", "3"]
 
 
 def test_a_request_that_waits_at_the_server_is_not_an_outage(monkeypatch, caplog):

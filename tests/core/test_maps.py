@@ -224,6 +224,25 @@ def test_the_next_join_of_a_call_leaves_out_what_has_succeeded(world: World) -> 
     world.check()
 
 
+def test_another_item_with_the_number_of_one_that_has_succeeded_runs(world: World) -> None:
+    """What one item gave is not the result of another, wherever that stands in the list now."""
+    begun(world)
+    world.ok(add(3))
+    claims = world.ok(r.take(3)).claims
+    world.ok(r.finish(claims[0].task.id))
+    world.ok(r.finish(claims[1].task.id))
+    world.ok(r.fail(claims[2].task.id))
+    world.tick()
+    again = f"{CALLER}:map/1+2"
+    others = (c.Value(data="item0"), c.Value(data="other"))
+    world.ok(replace(add(join_id=again, earlier=(JOIN,)), items=others))
+    assert finish_all(world) == [item(1, again)]
+    world.tick()
+    page = world.ok(q.ReadItems(id=again, count=2, earlier=(JOIN,)))
+    assert [each.id for each in page.promises] == [item(0), item(1, again)]
+    world.check()
+
+
 def test_items_are_read_in_order_and_in_pages(world: World) -> None:
     begun(world)
     world.ok(add(250))

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
+from layby.core.endings import STAGES
 from layby.core.model import Message, Pruning
 from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, PACE_MS
 from layby.core.replies import PruneData
@@ -587,6 +588,13 @@ def test_a_large_tree_that_goes_while_it_is_looked_at(world: World) -> None:
 def test_nonsense_is_refused(world: World) -> None:
     for bad in (
         c.Prune(cursor="{"),
+        c.Prune(cursor='[-3,1,"a"]'),
+        c.Prune(cursor=f'[{len(STAGES) + 1},1,"a"]'),
+        c.Prune(cursor=f'[0,{2**63},"a"]'),
+        c.Prune(cursor='[0,1,"a\\u0000"]'),
+        c.Prune(cursor='[0,1,"a","a\\u0000"]'),
+        c.Prune(cursor='[0,1,"a","a",-1]'),
+        c.Prune(completed=0, cursor=f'[{STAGES.index("ids")},1,"a","a"]'),
         c.Prune(limit=0),
         c.Prune(limit=10**6),
         c.Prune(completed=-1),

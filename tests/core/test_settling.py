@@ -136,3 +136,13 @@ def test_a_run_makes_its_outcome_itself(world: World, each: str, state: str) -> 
     assert world.ok(c.ResolvePromise(id="run/1:a.c.promise.ok")).won
     assert world.ok(c.CancelPromise(id=each)).won
     assert world.send(settle).status == 409
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_is_settled_before_it_was_created(world: World, name: str) -> None:
+    """By a server whose clock is a moment behind that of the one which has created it."""
+    world.clock.advance(10)
+    created = world.ok(r.promise("x")).promise.created_at
+    settled = world.send(CALLS[name], created - 1).data
+    assert settled.promise.settled_at == created
+    world.check()

@@ -179,38 +179,6 @@ def test_delivered_messages_are_forgotten(backend: Backend) -> None:
         assert world.dump().messages == {}
 
 
-def test_a_back_off_finds_its_timer_already_there() -> None:
-    """Settled: ready at once; pending: it waits for what is there."""
-    for settled in (True, False):
-        with World() as world:
-            world.ok(r.run("job", a=""))
-            world.ok(r.take())
-            world.ok(r.promise("job:a.backoff.1", 700))
-            if settled:
-                world.ok(r.settle("job:a.backoff.1"))
-            world.ok(r.fail("job:a", retry_in=5))
-            assert world.task("job:a").state == ("pending" if settled else "suspended")
-            world.tick(700)
-            assert world.task("job:a").state == "pending"
-            world.check()
-
-
-def test_a_record_stands_as_it_was_first_told() -> None:
-    """A settled promise below the task; whoever tells it again reads what is there."""
-    with World() as world:
-        world.ok(r.run(a=""))
-        world.ok(r.take())
-        note = c.AnnotateTask(
-            id="run/a:a", version=1, record_id="run/a:a.1", record=c.Value(data="eA==")
-        )
-        first = world.ok(note).record
-        assert (first.state, first.value) == ("resolved", '{"data":"eA=="}')
-        again = c.AnnotateTask(id="run/a:a", version=1, record_id="run/a:a.1")
-        assert world.ok(again).record == first
-        outside = c.AnnotateTask(id="run/a:a", version=1, record_id="other")
-        assert world.send(outside).status == 400
-
-
 def test_a_step_that_reads_what_it_did_not_declare_is_a_bug() -> None:
     """Reading past the footprint raises; a row that is known to be absent does not."""
     rows = Rows(Settings(), next_after)

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.takes import MAX_AHEAD
+from layby.core.tries import MAX_VERDICT_CHARS
 from layby.core.validate import problems
-from layby.core.workers import MAX_VERDICT_CHARS
 from tests.helpers import requests as r
 
 LARGE = c.Value(data="x" * (MAX_VERDICT_CHARS + 1))

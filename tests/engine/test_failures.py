@@ -217,6 +217,36 @@ def test_a_timer_due_while_the_file_is_locked_fires_afterwards(tmp_path, heard):
     assert engine.stop(PATIENCE)
 
 
+def test_a_failure_that_lasts_is_told_once_and_not_every_second(caplog):
+    """The log may be on the very disk that is full. What else goes wrong meanwhile is told."""
+    tries = SimpleQueue[str]()
+
+    class AwayStore(MemoryStore):
+        why = "the disk is full"
+
+        def due(self, now, limit, wall=None):
+            tries.put(self.why)
+            raise StoreUnavailable(self.why)
+
+    clock = ManualClock(0)
+    store = AwayStore(Settings(), next_after)
+    engine = Engine(store, clock)
+    engine.start()
+    ask(engine, CreatePromise(id="t", timeout_at=10))
+    for second in range(1, 6):
+        clock.set(second * 1_000 + 20)
+        ask(engine, GetPromise(id="t"))  # it looks at the clock
+        assert tries.get(timeout=PATIENCE) == "the disk is full"
+    store.why = "the file is gone"
+    clock.set(7_000)
+    ask(engine, GetPromise(id="t"))
+    assert tries.get(timeout=PATIENCE) == "the file is gone"
+    assert engine.stop(PATIENCE)
+    told = [each.getMessage() for each in caplog.records if "continues" in each.getMessage()]
+    about = "the writer continues after a failure"
+    assert told == [f"{about}: the disk is full", f"{about}: the file is gone"]
+
+
 # --- damage ------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from layby.core.queries import (
 )
 from layby.core.replies import OK, Reply
 from layby.core.stats import GetStats
-from layby.engine import engine, reads
+from layby.engine import reads
 from layby.engine.items import NOT_BEGUN, Answer, Item
 from layby.engine.read_turns import THREADS
 from layby.errors import EngineStopped, StoreUnavailable
@@ -155,7 +155,7 @@ def test_a_snapshot_does_not_last_forever(monkeypatch) -> None:
     """It would keep the write-ahead log from shrinking; the caller is told to ask for less."""
     with World("sqlite") as world:
         with monkeypatch.context() as patched:
-            patched.setattr(engine, "READ_S", 0.0)
+            patched.setattr(reads, "READ_S", 0.0)
             reply = world.send(SearchPromises())
             assert (reply.status, reply.data) == (413, "It took longer than 0 s: ask for less")
         assert world.send(SearchPromises()).is_ok

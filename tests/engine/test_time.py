@@ -345,7 +345,7 @@ def test_the_difference_is_told_when_it_comes_and_goes(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line each, and in the stats meanwhile."""
-    caplog.set_level(logging.INFO, "layby.engine.engine")
+    caplog.set_level(logging.INFO, "layby.engine.writer_time")
     world.clock.set(START - 10_000)
     let_pass(world, 100)
     assert 9_000 < _stats(world).store_time_ahead <= 10_000

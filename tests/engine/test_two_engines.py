@@ -4,14 +4,19 @@ With the row locks taken away the races below are lost: see `test_two_engines_un
 """
 
 import random
+import threading
+from itertools import count
 from typing import Any, cast
 
 import psycopg
 import pytest
 
 from layby.core import commands as c
+from layby.core.model import FAR, Message
+from layby.core.ticks import Tick
 from layby.engine.items import Item
-from layby.errors import StoreBusy
+from layby.engine.observer import Commit
+from layby.errors import StoreBusy, StoreUnavailable
 from tests.helpers import requests as r
 from tests.helpers.two_engines import PATIENCE_S, sharing, submit, submit_at_once, told
 
@@ -315,6 +320,56 @@ def test_deadlines_pass_once() -> None:
         states = {each.result(PATIENCE_S).data.promise.state for each in watching}
         assert states == {"rejected_timedout"}
         shared.check()
+
+
+def test_what_is_due_happens_after_what_it_has_read() -> None:
+    """An engine that is slow after it has seen what is due settles nothing before it was born."""
+    times: list[int] = []
+    has_ticked = threading.Event()
+
+    class Noting:
+        def committed(self, commit: Commit) -> None:
+            times.extend(at for command, at in commit.commands if isinstance(command, Tick))
+            if times:
+                has_ticked.set()
+
+    with sharing() as shared:
+        one, two = cast("list[Any]", shared.engines)
+        due, born, ids = two._store.due, 0, count()
+
+        def slow(now: int, *arguments: Any) -> Any:
+            nonlocal born
+            found = due(now, *arguments)
+            while found and born <= now:
+                born = told(one, r.promise(f"p{next(ids)}", FAR)).promise.created_at
+            return found
+
+        one._tick_if_due = lambda: False
+        two._store.due, two._observer = slow, Noting()
+        told(one, r.promise("short", one.clock.now() + 200))
+        assert has_ticked.wait(PATIENCE_S)
+    assert times[0] >= born > 0
+
+
+def test_a_second_of_a_store_that_fails_is_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Renewing messages fails like anything else that is written: no traceback each second."""
+    has_failed = threading.Event()
+
+    def refused(_: int) -> list[Message]:
+        has_failed.set()
+        raise StoreUnavailable("it only allows reading")
+
+    with sharing(engines=1) as shared:
+        (engine,) = cast("list[Any]", shared.engines)
+        renew, engine._store.renew_messages = engine._store.renew_messages, refused
+        assert has_failed.wait(PATIENCE_S)
+        engine._store.renew_messages = renew
+        told(engine, r.promise("p", FAR))
+    told_of = [each for each in caplog.records if "only allows reading" in each.getMessage()]
+    assert told_of
+    assert [each.getMessage() for each in caplog.records if each.exc_info] == []
 
 
 def test_random_commands_on_shared_ids() -> None:

@@ -587,6 +587,29 @@ async def test_a_pruned_child_is_started_anew_by_the_next_life_of_its_parent():
 
 
 @virtual_test
+async def test_a_pruned_child_with_an_id_of_its_own_has_no_result_in_the_next_life():
+    """With a `run_id` of your own it is always that run, as long as its id answers."""
+    fails = True
+
+    @task
+    async def call(context, handle):
+        child = await handle.start(DOUBLE, {"n": 2}, run_id="mine")
+        context["n"] = (await child.result())["n"]
+        if fails:
+            raise ValueError("no")
+
+    async with Runner("memory:", retention=Retention(completed=5)) as runner:
+        run = await runner.start(flow_of(call), {}, run_id="p")
+        with pytest.raises(RunFailed):
+            await run.result()
+        await asyncio.sleep(100)
+        fails = False
+        await run.rerun()
+        with pytest.raises(RunFailed, match="ResultExpired: run 'mine'"):
+            await run.result()
+
+
+@virtual_test
 async def test_a_child_that_is_still_open_is_found_by_the_next_life():
     """Its parent has failed meanwhile, and went on without it."""
     fails = True

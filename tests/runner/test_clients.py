@@ -282,6 +282,47 @@ def test_a_run_that_nobody_can_run_is_told_of_once(
     at(place, tmp_path, scene)
 
 
+@task(group="gpu")
+async def trains(context): ...
+
+
+TRAINING = Workflow("training", tasks=[trains])
+
+
+@REMOTE
+def test_tasks_of_a_group_that_nobody_serves_are_told_of_once(
+    place: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """The Runner has the code, but not for that group; with a worker of the group it is quiet."""
+    caplog.set_level(logging.WARNING, flow_directory.__name__)
+
+    async def scene(desk: Desk) -> None:
+        async with desk.worker(ORDER) as runner:
+            for _ in range(2):
+                await runner.start(TRAINING)
+        told = (
+            "workflow 'training': no living worker of group 'gpu' has its code, so its tasks of "
+            "that group wait until one is started: layby worker MODULE "
+            f"--url {desk.address} --group gpu"
+        )
+        assert _told(caplog) == [told]
+
+    at(place, tmp_path, scene)
+
+
+def test_in_memory_nobody_else_can_serve_a_group(caplog: pytest.LogCaptureFixture):
+    """So the remedy is the group of the Runner itself."""
+    caplog.set_level(logging.WARNING, flow_directory.__name__)
+
+    async def main() -> None:
+        async with Runner("memory:") as runner:
+            await runner.start(TRAINING)
+
+    asyncio.run(main())
+    (told,) = _told(caplog)
+    assert told.endswith("memory: has no other workers, so give this Runner group='gpu'")
+
+
 def test_a_life_that_nobody_can_run_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Whoever runs a run again may not be there for its tasks."""
     caplog.set_level(logging.WARNING, flow_directory.__name__)

@@ -183,7 +183,7 @@ async def test_what_a_function_says_is_checked() -> None:
         ({"rate": "0/s"}, "10/min"),
         ({"rate": "10/fortnight"}, "10/min"),
         ({"rate": 10}, "rate of limit 'api' 10 must be a string"),
-        ({}, "limits nothing"),
+        ({}, "limit 'api': it limits nothing"),
         ({"concurrency": -1}, "concurrency"),
         ({"concurrency": 1, "burst": 2}, "burst needs a rate"),
     ],
@@ -205,7 +205,7 @@ def test_a_name_that_is_not_text_is_refused() -> None:
 
 
 def test_a_wrong_limit_of_a_task_is_refused_where_it_is_made() -> None:
-    for wrong in ("", "a*", ["a", "a"], ".own", 7, ["a", 7]):
+    for wrong in ("", "a*", ["a", "a"], ".own", 7, ["a", 7], {"a": 1}):
         with pytest.raises(WorkflowError, match="imit"):
 
             @task(id="x", limit=wrong)  # type: ignore[call-overload]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -213,6 +214,54 @@ def test_another_context_for_an_existing_run_is_told(place, caplog):
     assert "'b'" not in told
     assert "secret" not in told
     assert "hidden" not in told
+
+
+@task
+async def lasts(context, handle):
+    await handle.wait_for("never")
+
+
+LASTING = Workflow("lasting", tasks=[lasts])
+
+
+@anywhere
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [(None, 60, "none"), (3600, 60, r"\d{4}-\d\d-\d\d .* UTC"), (60, 60, None), (60, None, None)],
+)
+def test_another_deadline_for_an_existing_run_is_told(place, caplog, first, second, kept):
+    """The first one stays. Who gives none asks for none; who repeats the same is not told."""
+
+    async def scene() -> None:
+        async with place() as runner:
+            await runner.start(LASTING, run_id="r", deadline=first)
+            await runner.start(LASTING, run_id="r", deadline=second)
+
+    play(scene)
+    told = " ".join(warnings_of(caplog))
+    wanted = (
+        "" if kept is None else rf"run 'r' already exists and keeps its first deadline \({kept}\).*"
+    )
+    assert re.fullmatch(wanted, told), told
+
+
+@anywhere
+@pytest.mark.parametrize(
+    ("first", "second", "is_told"), [(0, 5, True), (5, 5, False), (5, 0, False)]
+)
+def test_another_priority_for_an_existing_run_is_told(place, caplog, first, second, is_told):
+    """As with deadlines: who gives none asks for none."""
+
+    async def scene() -> None:
+        async with place() as runner:
+            await runner.start(LASTING, run_id="r", priority=first)
+            await runner.start(LASTING, run_id="r", priority=second)
+
+    play(scene)
+    kept = (
+        "run 'r' already exists and keeps its first priority (0): the one given now does not count"
+    )
+    assert [each.startswith(kept) for each in warnings_of(caplog)] == [True] * is_told
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

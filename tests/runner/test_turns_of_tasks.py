@@ -12,13 +12,13 @@ from layby.workflow.turn_checks import check_fits
 from tests.helpers.workers import flow_of, settled_down
 
 
-def logging_flow(log, **options):
+def logging_flow(log, name="logging", **options):
     @task(**options)
     async def step(context):
         log.append(context["n"])
         await asyncio.sleep(1)
 
-    return flow_of(step, name="logging")
+    return flow_of(step, name=name)
 
 
 @virtual_test
@@ -205,3 +205,34 @@ def test_a_workflow_says_what_its_tasks_need():
 
     (node,) = Workflow("w", tasks=[body]).tasks.values()
     assert (node.slots, node.priority) == (2, -1)
+
+
+BEHIND_A_LIMIT = {
+    "concurrency": ("api", {"concurrency": 1}),
+    "two at once": ("api", {"concurrency": 2}),
+    "rate": ("api", {"rate": "1/s"}),
+    "function": (lambda context: "api", {"concurrency": 1}),
+}
+
+
+@pytest.mark.parametrize("how", BEHIND_A_LIMIT)
+@virtual_test
+async def test_every_eighth_behind_a_limit_is_the_oldest(how):
+    """'Nothing starves': those without a priority began to wait first, and a permit is what
+    everybody waits for.
+    """
+    limit, numbers = BEHIND_A_LIMIT[how]
+    log = []
+    plain = logging_flow(log, "plain", limit=limit)
+    prior = logging_flow(log, "prior", limit=limit, priority=5)
+    async with Runner("memory:", slots=4) as runner:
+        await runner.limit("api", **numbers)
+        runs = [await runner.start(prior, {"n": "first"})]
+        await settled_down()
+        runs += [await runner.start(plain, {"n": "plain"}) for _ in range(7)]
+        await asyncio.sleep(0.01)
+        runs += [await runner.start(prior, {"n": "prior"}) for _ in range(48)]
+        await asyncio.gather(*(run.result() for run in runs))
+    eights = [log[at : at + 8] for at in range(1, 41, 8)]
+    assert all("plain" in eight for eight in eights), log
+    assert log[:41].count("plain") <= 6  # one begins while permits are free

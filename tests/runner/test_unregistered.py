@@ -1,10 +1,13 @@
 """A run whose workflow nobody has registered says so, wherever one looks."""
 
+from typing import NoReturn
+
 import pytest
 
 from layby import Runner, Workflow, task
 from layby.core.commands import GetPromise
 from layby.core.model import NEVER
+from layby.runner.flow_directory import FlowDirectory
 from layby.workflow import plan
 from tests.helpers.troubled_server import play, served
 
@@ -15,6 +18,22 @@ async def works(context):
 
 
 FLOW = Workflow("billing", tasks=[works])
+
+
+async def unasked(_: object) -> NoReturn:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("address", "pasted"),
+    [
+        ("http://h:8001", "http://h:8001"),
+        ("postgresql://u:secret@/d?host=/tmp&port=1", "'postgresql://u:***@/d?host=/tmp&port=1'"),
+    ],
+)
+def test_the_command_that_helps_can_be_pasted(address: str, pasted: str) -> None:
+    directory = FlowDirectory(unasked, address, "default", elapsed=lambda: 0)
+    assert f"layby worker MODULE --url {pasted}" in directory.how_to_work
 
 
 @pytest.mark.parametrize("where", ["memory", "http"])

@@ -13,6 +13,7 @@ from layby.errors import StoreUnavailable
 from layby.server.app import GONE, HttpSettings
 from layby.server.auth_config import ApiKey, AuthConfig
 from layby.server.cross_origin import ORIGIN_REFUSED
+from layby.server.server_config import KEYS
 from layby.store.api import Store
 from tests.helpers.listeners import LOOPS, FrontPlace, fronting
 from tests.helpers.raw_http import HttpAnswer, Line, envelope, get, post
@@ -128,6 +129,7 @@ def test_too_large_a_body_is_refused(line: Line, size: int, how: Any) -> None:
     answer = line.send(how(size)).answer()
     assert answer.status == 413
     assert answer.json["data"].startswith(f"Request body is larger than {MAX_BODY} bytes: ")
+    assert answer.json["data"].rpartition("raise ")[2] in KEYS, "a setting that there is"
     assert (answer.json["kind"], answer.json["head"]["corrId"]) == ("unknown", "0")
     assert line.post(GOOD).status == 404
 

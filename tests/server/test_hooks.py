@@ -140,6 +140,8 @@ async def test_programs_post_json():
         unfit = (b"{", deep, [], {}, {"approved": "yes"}, {"approved": True, "value": 3})
         for wrong in (*unfit, *misspelt):
             assert (await clicks.post(wrong))[0] == 400
+        told = (await clicks.post({"approve": True}))[1]
+        assert told["error"].startswith("'approve' is not known: give approved, ")
         status, told = await clicks.post({"approved": True, "by": "bot"})
         assert (status, told["state"], told["by"]) == (200, "resolved", "bot")
         assert (await run.result())["got"] == [True, "bot", ""]
@@ -302,7 +304,7 @@ def test_over_http_from_the_task_to_the_click(tmp_path: Path) -> None:
         assert clicked(link[:-2])[0] == 404
         status, _, said = clicked(link, b"x" * 70_000)
         assert status == 413
-        assert "http.max_body" not in said, "which would not help"
+        assert "server.max_body" not in said, "which would not help"
         assert clicked(link, b"decision=approve&by=Anna")[0] == 200
 
     with server_elsewhere({"db": f"sqlite:{tmp_path / 'a.db'}"}) as there:

@@ -56,13 +56,13 @@ def test_a_body_is_read_whole(pieces: tuple[bytes, ...]) -> None:
 @pytest.mark.parametrize("pieces", [(b"x" * 11,), (b"x" * 10, b"y"), (b"x" * 20, b"y" * 3)])
 def test_one_that_is_too_large_is_not(pieces: tuple[bytes, ...], headers: dict[str, str]) -> None:
     async def scene() -> None:
-        reader = BodyReader(LIMIT, setting="http.max_body")
+        reader = BodyReader(LIMIT, setting="server.max_body")
         refused = await read(reader, Sender(*pieces, headers=headers))
         assert isinstance(refused, Reply)
         assert refused.status == 413
         assert refused.data == (
             "Request body is larger than 10 bytes: store large values elsewhere and pass their "
-            "address, or raise http.max_body"
+            "address, or raise server.max_body"
         )
 
     asyncio.run(scene())

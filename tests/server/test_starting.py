@@ -63,7 +63,8 @@ def test_a_port_in_use_is_told_with_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = refusal(ServerConfig(db="memory:", server=HttpConfig(port=port)))
-        assert told.startswith(f"cannot listen on 127.0.0.1 port {port} (")
+        why = "address already in use"
+        assert told.startswith(f"cannot listen on 127.0.0.1 port {port} ({why}): ")
         assert told.endswith(": stop the process that uses it, or choose another port with --port")
         http = HttpConfig(port=0, metrics_port=port)
         assert refusal(ServerConfig(db="memory:", server=http)).endswith("with --metrics-port")

@@ -365,3 +365,15 @@ def test_a_server_needs_no_right_to_change_the_schema(url: str) -> None:
 def test_the_owner_of_the_schema_needs_no_right_to_create_one(url: str) -> None:
     own = role(url, "schema_owner", "CREATE SCHEMA layby AUTHORIZATION {name}")
     assert [each.version for each in prepare_schema(own)] == [each.version for each in known()]
+
+
+def test_a_new_database_is_told_of_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """How its tables came about, migration by migration, is nobody's question; a later one is."""
+    url = cluster().url(cluster().new_database())
+    with caplog.at_level("INFO", postgres_migrating.__name__):
+        prepare_schema(url)
+        (told,) = caplog.messages
+        assert f"tables made, schema {known()[-1].version}, " in told
+        with knowing(*known(), *NEW["gentle"]):
+            prepare_schema(url)
+    assert f"{NEW['gentle'][0].title} applied, " in caplog.messages[-1]

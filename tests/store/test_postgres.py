@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any, cast
 
@@ -23,10 +24,11 @@ from layby.core import commands as c
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
 from layby.core.model import Wait
+from layby.core.queries import SearchPromises
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
-from layby.engine.opening import open_store
+from layby.engine.opening import clock_of, open_store
 from layby.errors import (
     LaybyError,
     StoreAway,
@@ -39,8 +41,15 @@ from layby.store import migrate, postgres_failures
 from layby.store.bulk import Bulk, Wide
 from layby.store.postgres import PostgresStore
 from layby.store.postgres_address import without_password
-from layby.store.postgres_connection import BY_INDEX, LOOK_UP_S, Connector
+from layby.store.postgres_connection import (
+    BY_INDEX,
+    LOOK_UP_S,
+    NEWER_LIMITS,
+    Connector,
+    settings_of,
+)
 from layby.store.postgres_migrating import prepare_schema
+from layby.store.postgres_reader import PostgresReader
 from layby.store.postgres_session import _named, _positional, _without_nul
 from layby.store.session import packed
 from tests.helpers import requests as r
@@ -99,6 +108,7 @@ def test_only_the_first_error_of_a_pipeline_is_told(
         ("host=h password=secret dbname=d", "host=h password=*** dbname=d"),
         ("password = 'a secret' dbname=d", "password=*** dbname=d"),
         ("postgres://h/d?user=u&password=secret", "postgres://h/d?user=u&password=***"),
+        ("postgres://h/d?%70ass%57ord=secret", "postgres://h/d?%70ass%57ord=***"),
         ("postgresql://u@/d?host=/tmp", "postgresql://u@/d?host=/tmp"),
         ("postgresql:///d", "postgresql:///d"),
     ],
@@ -380,6 +390,22 @@ def test_an_idle_connection_is_kept_whatever_the_limit_of_other_clients() -> Non
     with Connector(cluster().url(name)).connect() as connection:
         limit = connection.execute("SHOW idle_session_timeout").fetchone()
     assert limit == ("0",)
+
+
+@pytest.mark.parametrize(("version", "limit"), [(16_0004, None), (17_0000, "0"), (18_0004, "0")])
+def test_a_transaction_has_no_limit_where_postgres_has_one(version: int, limit: str | None) -> None:
+    """The one that all of layby's tests use may be older, so it is asked about the number."""
+    assert settings_of(version, {"jit": "off"}).get("transaction_timeout") == limit
+
+
+def test_no_transaction_is_ended_by_the_limit_of_other_clients() -> None:
+    (version,) = cluster().execute("SHOW server_version_num")[0]
+    if int(version) < NEWER_LIMITS:
+        pytest.skip("this PostgreSQL has no such limit")
+    name = cluster().new_database()
+    cluster().execute(f"ALTER ROLE {USER} IN DATABASE {name} SET transaction_timeout = '1s'")
+    with Connector(cluster().url(name)).connect() as connection:
+        assert connection.execute("SHOW transaction_timeout").fetchone() == ("0",)
 
 
 def test_several_processes_may_migrate_at_once(url: str) -> None:
@@ -720,3 +746,46 @@ def test_an_id_with_nul_is_refused_for_itself(engine: Engine) -> None:
 def test_nul_is_exchanged_in_lists_and_nothing_else(texts: list[str]) -> None:
     looked_for = msgspec.json.decode(_without_nul(packed(texts)))
     assert looked_for == [each.replace("\0", "\1") for each in texts]
+
+
+# --- locked tables -----------------------------------------------------------------------
+
+
+def test_a_table_that_somebody_keeps_locked_is_told_to_whoever_opens_or_reads(url: str) -> None:
+    """Nobody replays that. What, which database, what to do: where a bug would be told else."""
+    name = without_password(url)
+    said = re.escape(name) + ".*locked.*: try again, or look for an open transaction"
+    with running(url) as engine, psycopg.connect(url) as other, closing(opened(url)) as store:
+        other.execute("LOCK TABLE layby.promises, layby.server_times IN ACCESS EXCLUSIVE MODE")
+        [search] = submit(engine, [SearchPromises()])
+        with pytest.raises(StoreUnavailable, match=said):
+            search.result(PATIENCE_S)
+        with (
+            closing(PostgresReader(url, Settings(), next_after)) as reader,
+            pytest.raises(StoreUnavailable, match=said),
+            reader.transaction(),
+        ):
+            reader.stored_promises(["a"])
+        with pytest.raises(StoreUnavailable, match=said):
+            clock_of(store, SystemClock())
+        with pytest.raises(StoreUnavailable, match=said):
+            Engine(store, SystemClock()).start_inline()
+
+
+def test_a_database_that_only_allows_reading_is_told_without_a_traceback(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second somebody looks whether the messages of this process are still its own."""
+    looked = SimpleQueue[int]()
+
+    def refuse(_: PostgresStore, now: int) -> list[Any]:
+        looked.put(now)
+        raise StoreUnavailable("it only allows reading")
+
+    with running(url):
+        monkeypatch.setattr(PostgresStore, "renew_messages", refuse)
+        for _ in range(2):
+            looked.get(timeout=PATIENCE_S)
+    told = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each.getMessage().partition(": ")[2] for each in told] == ["it only allows reading"]
+    assert told[0].exc_info is None

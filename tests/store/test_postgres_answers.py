@@ -14,7 +14,7 @@ from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_connection import Connector
 from tests.helpers import requests as r
 from tests.helpers.open_files import beyond_select
-from tests.helpers.postgres import cluster
+from tests.helpers.postgres import PASSWORD, USER, cluster
 from tests.helpers.troubled_link import Cut, TroubledLink
 from tests.helpers.two_engines import running, told, until_available
 
@@ -32,6 +32,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def database() -> str:
     return cluster().new_database()
+
+
+@pytest.fixture
+def acting(database: str) -> Iterator[str]:
+    """A user who acts as another, from the first statement on, and has no rights of its own."""
+    user, owner = f"{database}_user", f"{database}_owner"
+    cluster().execute(f"CREATE ROLE {owner}")
+    cluster().execute(f"GRANT CREATE ON DATABASE {database} TO {owner}")
+    cluster().execute(f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}' NOINHERIT IN ROLE {owner}")
+    cluster().execute(f"ALTER ROLE {user} SET role = '{owner}'")
+    yield user
+    for role in (user, owner):
+        cluster().execute(f"DROP OWNED BY {role} CASCADE", database)
+        cluster().execute(f"DROP ROLE {role}")
 
 
 @pytest.fixture
@@ -86,6 +100,27 @@ def test_a_statement_that_takes_long_is_waited_for(database: str) -> None:
     with Connector(cluster().url(database), watch=watch).connect() as connection:
         connection.execute("SELECT pg_sleep(%s)", (5 * QUICK_S,))
     watch.stop()
+
+
+def test_a_statement_that_takes_long_is_waited_for_by_a_user_who_acts_as_another(
+    database: str, acting: str
+) -> None:
+    """The other one may not see what the connections of this user do."""
+    url = cluster().tcp_url(database).replace(USER, acting, 1)
+    watch = AnswerWatch(url)
+    with Connector(url, watch=watch).connect() as connection:
+        connection.execute("SELECT pg_sleep(%s)", (5 * QUICK_S,))
+        assert connection.execute("SELECT current_user").fetchone() == (f"{database}_owner",)
+    watch.stop()
+
+
+def test_a_user_who_acts_as_another_ends_what_it_has_lost(database: str, acting: str) -> None:
+    connector = Connector(cluster().tcp_url(database).replace(USER, acting, 1))
+    with connector.connect() as lost, connector.connect() as connection:
+        lost.execute("BEGIN")
+        connection.end(lost.backend)
+        with pytest.raises(psycopg.OperationalError):
+            lost.execute("SELECT 1")
 
 
 def test_a_statement_is_asked_about_in_a_process_with_a_thousand_open_files(

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.endings import OF_TREES, STAGES, Look, stage_of
+from layby.core.model import NEVER
+from layby.core.pruning import LONGEST_PASS_MS, PACE_MS, Cursor
 from layby.core.replies import PruneData
-from layby.core.settings import Settings
+from layby.core.settings import RetentionPolicy, Settings
 from layby.engine.batch import declared
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
@@ -112,6 +115,47 @@ def test_the_file_shrinks(tmp_path: Path) -> None:
     assert after.size < full.size / 2
     assert after.free // 4096 <= LEAST_SPARE_PAGES + 64
     assert after.is_given_back
+
+
+def test_the_file_shrinks_after_a_few_large_values(tmp_path: Path) -> None:
+    """They leave more room in one batch than is given back in one: a pass ends when it is gone."""
+    path = tmp_path / "layby.db"
+    engine = Engine(SqliteStore(path, Settings(), next_after, "normal"), ManualClock(0))
+    engine.start_inline()
+    prune_large(engine)
+    last = c.Prune(completed=0, cursor=Cursor(len(STAGES) - 1).text)
+    assert pruned(engine, replace(last, dry_run=True)).cursor is None
+    while (cursor := pruned(engine, last).cursor) is not None:
+        last = replace(last, cursor=cursor)
+    engine.stop()
+    assert sizes(path).free // 4096 <= LEAST_SPARE_PAGES
+
+
+def test_the_file_shrinks_by_itself_as_well(tmp_path: Path) -> None:
+    """A pass of retention goes on in its usual pace until the room is given back."""
+    path = tmp_path / "layby.db"
+    kept = Settings(retention=RetentionPolicy(completed_ms=NEVER))
+    clock = ManualClock(0)
+    engine = Engine(SqliteStore(path, kept, next_after, "normal"), clock)
+    engine.start_inline()
+    prune_large(engine)
+    clock.set(2 * LONGEST_PASS_MS)
+    for _ in range(60):
+        engine.pump()
+        clock.advance(PACE_MS)
+    engine.stop()
+    assert sizes(path).free // 4096 <= LEAST_SPARE_PAGES
+
+
+def prune_large(engine: Engine) -> None:
+    """A thousand pages, in one batch."""
+    value = c.Value(data="eA==" * 50_000)
+    for number in range(20):
+        engine.call(r.promise(f"p{number}"))
+        engine.call(c.SettlePromise(id=f"p{number}", state="resolved", value=value))
+    of_foreign = Cursor(STAGES.index("foreign_completed")).text
+    prune = c.Prune(completed=0, foreign=True, limit=5_000, cursor=of_foreign)
+    assert pruned(engine, prune).roots == 20
 
 
 def pruned(engine: Engine, prune: c.Prune) -> PruneData:

@@ -51,7 +51,9 @@ def test_what_a_comparison_says(pointer, op, value, holds):
     assert Compare(pointer, op, value).holds(DOCUMENT) is holds
 
 
-@pytest.mark.parametrize(("pointer", "op", "value"), [("job", "exists", None), ("/a", "in", "abc")])
+@pytest.mark.parametrize(
+    ("pointer", "op", "value"), [("job", "exists", None), ("/a", "in", "abc"), ("/a", "=", 1)]
+)
 def test_what_is_refused(pointer, op, value):
     """Mistakes are told where they are made."""
     with pytest.raises(UsageError):

@@ -180,7 +180,16 @@ def test_mistakes_in_arguments(made):
         (triggers.HttpPoll, {"url": "https://e.org", "every": 0}, "every of HttpPoll"),
         (triggers.HttpPoll, {"url": "https://e.org", "every": "1"}, "every of HttpPoll"),
         (triggers.HttpPoll, {"url": "https://e.org", "json": object()}, "json of HttpPoll"),
-        (triggers.HttpPoll, {"url": "https://e.org", "until": "/a"}, "until of HttpPoll"),
+        (
+            triggers.HttpPoll,
+            {"url": "https://e.org", "until": "/a"},
+            "until of HttpPoll must be a comparison such as triggers.Compare",
+        ),
+        (
+            triggers.SqlPoll,
+            {"connection": "s", "query": "SELECT 1", "until": len},
+            "until of SqlPoll must be a comparison",
+        ),
         (triggers.HttpPoll, {"url": "http://[::1"}, "url of HttpPoll"),
         (triggers.HttpPoll, {"url": "http://e.org:99999"}, "url of HttpPoll"),
         (triggers.HttpPoll, {"url": 7}, "url of HttpPoll"),

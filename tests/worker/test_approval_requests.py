@@ -6,11 +6,13 @@ from typing import Any, Literal
 
 import pytest
 
+import layby
 from layby import (
     Conflict,
     DeferTimeout,
     NoneSucceeded,
     PromiseCancelled,
+    RunFailed,
     Runner,
     UsageError,
     task,
@@ -272,3 +274,29 @@ def test_a_plain_def_asks_too():
 
     result = asyncio.run(main())
     assert (result["id"], result["yes"]) == (ID, True)
+
+
+@virtual_test
+async def test_a_question_that_nobody_has_answered_is_neither_true_nor_false():
+    """A forgotten `await` would ship every order; it fails the task instead."""
+
+    @task(id="t")
+    async def body(context, handle):
+        if handle.approval("Ship it?"):
+            context["shipped"] = True
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="r")
+        with pytest.raises(RunFailed, match=f"approval {ID} is a question.*write `await`"):
+            await run.result()
+
+
+def test_in_a_plain_def_a_forgotten_wait_is_not_a_yes_either():
+    """The message names the call that is missing."""
+
+    @task(id="t")
+    def body(context: Any, handle: Any) -> None:
+        context["shipped"] = bool(handle.approval("Ship it?"))
+
+    with pytest.raises(RunFailed, match=r"approval run/.* is a question.*call its wait\(\)"):
+        layby.run(flow_of(body))

@@ -136,8 +136,8 @@ BUGS = {
         "max(0, self.room)",
     ),
     "nothing is offered": (
-        "            return Offer(self.free)\n        if left is None",
-        "            return Offer(0)\n        if left is None",
+        "return Offer(self.free, oldest=self._seeks_oldest and self.free > 0)",
+        "return Offer(0)",
     ),
     # ahead
     "claims ahead beside free slots": ("if now is None or self.room > free:", "if now is None:"),

@@ -459,7 +459,7 @@ async def test_moving_a_trigger_does_not_kill_the_job():
 
 
 @virtual_test
-async def test_a_trigger_that_nobody_runs_says_so():
+async def test_a_trigger_that_nobody_runs_says_so(caplog):
     """20, airflow#34906: without a triggerer tasks stayed deferred, and only a banner said so."""
     async with Runner("memory:") as runner:
         await runner.start(waiting_for(Unregistered()), run_id="r")
@@ -469,6 +469,9 @@ async def test_a_trigger_that_nobody_runs_says_so():
     assert "no process has the class Unregistered" in said
     assert "@triggers.register on Unregistered" in said
     assert stats.triggers_untaken == 1
+    (told,) = [each for each in caplog.messages if "not registered" in each]
+    assert "run/r:job waits for trigger Unregistered" in told
+    assert "write @triggers.register above class Unregistered" in told
 
 
 @pytest.mark.parametrize("before_s", [0.0, 0.001, 2 * DAY])

@@ -1,12 +1,17 @@
 """`map`: a task for each item of a list, in virtual time."""
 
 import asyncio
+import gc
+import itertools
+import sys
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from layby import (
+    BlockingRunner,
     ContextError,
     ItemFailed,
     PromiseCancelled,
@@ -22,9 +27,11 @@ from layby.core.commands import AddItems, CancelPromise, WatchPromise
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
 from layby.testing import current_clock, virtual_test
+from layby.worker import map_calls
 from layby.worker.map_calls import ITEMS_PER_PORTION, MAX_PORTION_CHARS, item_portions, join_id_of
 from layby.workflow import loaded_item
 from layby.workflow.reasons import reason_of
+from layby.workflow.why import find_why
 from tests.helpers.flows import flow_of, sound
 from tests.helpers.workers import crashing, look, promises, settled_down, until
 
@@ -217,6 +224,46 @@ def test_a_plain_def_may_stop_reading():
     asyncio.run(scene())
 
 
+def test_a_plain_def_may_leave_an_iterator_behind(monkeypatch):
+    """It is closed without a word when nobody has it any more."""
+    kept, unraisable = [], []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    def body(context, handle):
+        kept.append(handle.map_unordered(sleeps, [0, 3600]))
+        return next(kept[0])
+
+    with BlockingRunner("memory:") as runner:
+        assert runner.execute(flow_of(task(id="t")(body))).result("t") == 0
+        kept.clear()
+        gc.collect()
+    assert unraisable == []
+
+
+def test_a_runner_is_closed_between_two_results():
+    """Nobody waits for the next one, so nobody is told that it will not come."""
+    kept: list[Any] = []
+    told: list[Any] = []
+
+    async def scene() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
+        begun = asyncio.Event()
+
+        async def body(context, handle):
+            kept.append(handle.map_unordered(sleeps, [0, 3600]))
+            await anext(kept[0])
+            begun.set()
+            await handle.sleep(3600)
+
+        async with Runner("memory:") as runner:
+            await runner.start(flow_of(task(id="t")(body)))
+            await begun.wait()
+        await settled_down()
+
+    asyncio.run(scene())
+    assert told == []
+
+
 @virtual_test
 async def test_an_item_may_map():
     async def body(context, handle):
@@ -396,6 +443,26 @@ async def test_why_an_item_has_to_wait():
         assert told.sentence == "waits for a permit of its map (1 of 1 held by run/r:t:map/1:0)"
 
 
+@virtual_test
+async def test_why_goes_through_the_items_that_hold_the_permits():
+    """Those that wait for them are held up by these, and by nobody else."""
+
+    async def body(context, handle):
+        await handle.map(sleeps, [3600, 1, 2], limit=1)
+
+    async with Runner("memory:", slots=4) as runner:
+        await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(0.5)
+
+        async def ask(promise_id):
+            reply = await runner.send(ExplainPromise(id=promise_id))
+            return reply.data if isinstance(reply.data, Explanation) else None
+
+        why = await find_why(ask, "run/r", runner.now())
+        assert why is not None
+        assert (why.cause.id, why.cause.kind) == ("run/r:t:map/1:0", "sleep")
+
+
 @task(priority=3, slots=2)
 async def heavy(context, item):
     RAN["open"] += 1
@@ -517,6 +584,29 @@ async def test_the_next_try_of_the_caller_runs_only_what_failed():
         await sound(runner)
     assert RAN[0] == RAN[1] == 1
     assert RAN[2] == 2
+
+
+@pytest.mark.parametrize("unordered", [False, True])
+@pytest.mark.parametrize("now", [["b", "a", "d"], ["b"], ["a", "b", "c", "d", "e"], []])
+@virtual_test
+async def test_the_next_try_of_the_caller_has_another_list(now, unordered):
+    """The results are those of the items that it is given then."""
+    FAILS.add("c")
+
+    @task(retry=RetryPolicy.retries(1))
+    async def caller(context, handle):
+        items = ["a", "b", "c", "d"] if handle.try_number == 1 else now
+        if handle.try_number == 2:
+            FAILS.clear()
+        if unordered:
+            return sorted([each async for each in handle.map_unordered(may_fail, items)])
+        return await handle.map(may_fail, items)
+
+    async with Runner("memory:", slots=1) as runner:
+        run = await runner.start(flow_of(caller), run_id="r")
+        found = (await run.result()).result(caller)
+        assert found == [f"did {each}" for each in (sorted(now) if unordered else now)]
+        await sound(runner)
 
 
 @virtual_test
@@ -669,6 +759,103 @@ async def test_a_map_that_is_given_up_is_cancelled():
         assert found["run/r:t:map/1"].state == "rejected_canceled"
         assert found["run/r:t:map/1:0"].state == "resolved"
         assert found["run/r:t:map/1:1"].state == "rejected_canceled"
+        await run.result()
+        await sound(runner)
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("unordered", [False, True])
+@virtual_test
+async def test_a_map_that_is_given_up_while_it_begins_is_cancelled(unordered, turns):
+    """Whatever it is doing then: adding items, reading them, waiting for them."""
+
+    async def read(handle):
+        if not unordered:
+            return await handle.map(sleeps, [3600, 3600])
+        return [each async for each in handle.map_unordered(sleeps, [3600, 3600])]
+
+    async def body(context, handle):
+        reading = asyncio.create_task(read(handle))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await asyncio.sleep(60)
+
+    async with Runner("memory:", slots=4) as runner:
+        run = await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(10)
+        found = promises(runner)
+        assert found["run/r:t"].is_pending
+        begun = [found[each] for each in found if ":map/" in each and ".w0." not in each]
+        assert not [each.id for each in begun if each.is_pending]
+        await run.result()
+        await sound(runner)
+
+
+async def gives_up(handle):
+    try:
+        async with asyncio.timeout(5):
+            return await handle.map(sleeps, [1, 3600])
+    except TimeoutError:
+        return "gave up"
+
+
+async def gives_up_among_results(handle):
+    found = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            async for each in handle.map_unordered(sleeps, [1, 3600, 2]):
+                found += [each]
+    return found
+
+
+async def leaves_the_loop(handle):
+    found = []
+    async for each in handle.map_unordered(sleeps, [1, 3600, 2]):
+        found += [each]
+        if each == 2:
+            break
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reads", "result"),
+    [(gives_up, "gave up"), (gives_up_among_results, [1, 2]), (leaves_the_loop, [1, 2])],
+)
+@virtual_test
+async def test_after_a_crash_a_map_that_was_given_up_is_given_up_again(tmp_path, reads, result):
+    """The body goes on as it did: it hears of no item that it had not waited for."""
+
+    async def body(context, handle):
+        found = await reads(handle)
+        await handle.sleep(60)
+        return found
+
+    flow, file = flow_of(task(id="t")(body)), f"sqlite:{tmp_path / 'layby.db'}"
+    async with crashing(file, slots=4) as runner:
+        await runner.start(flow, run_id="r")
+        await until(lambda: "run/r:t.w0.sleep-1" in promises(runner))
+    async with Runner(file, slots=4) as runner:
+        run = await runner.start(flow, run_id="r")
+        assert (await run.result()).result("t") == result
+        await sound(runner)
+    assert max(RAN.values()) == 1
+
+
+@virtual_test
+async def test_leaving_the_loop_cancels_what_is_left_at_once():
+    """Though the body asks nothing of its handle for long."""
+
+    async def body(context, handle):
+        async for _ in handle.map_unordered(sleeps, [1, 3600]):
+            break
+        await asyncio.sleep(60)
+
+    async with Runner("memory:", slots=4) as runner:
+        run = await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(10)
+        assert promises(runner)["run/r:t:map/1"].state == "rejected_canceled"
         await run.result()
         await sound(runner)
 
@@ -861,6 +1048,23 @@ async def test_a_worker_without_the_mapped_task_blocks_its_items(monkeypatch):
 
 
 # --- small parts -------------------------------------------------------------------------------
+
+
+def test_an_endless_iterable_ends(monkeypatch):
+    """It is not the store that says so, of a command that nobody has written."""
+    monkeypatch.setattr(map_calls, "MAX_ITEMS", 3)
+    assert len([*item_portions(range(3))]) == 1
+    with pytest.raises(UsageError, match="more than 3 items"):
+        list(item_portions(itertools.count()))
+
+
+def test_an_async_iterable_is_refused_with_what_to_write():
+    with pytest.raises(UsageError, match=r"read it first: \[each async for each in …\]"):
+        list(item_portions(asynchronous()))
+
+
+async def asynchronous():
+    yield 1
 
 
 def test_portions_are_bounded():

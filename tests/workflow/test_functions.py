@@ -9,8 +9,8 @@ from layby.core.model import Promise, Task
 from layby.core.replies import Claim
 from layby.wire.call_format import Call
 from layby.wire.json_values import text_of
+from layby.workflow.child_result import ChildResult
 from layby.workflow.functions import (
-    Answer,
     Functions,
     LoadedFunction,
     answer_of,
@@ -74,8 +74,9 @@ def test_the_same_rules_hold_in_a_process_of_its_own():
         return (each for each in "ab")
 
     idle = task(id="idle")(lambda context: None)
-    assert LoadedFunction.in_process(task(sets), Context({"n": 1, "m": 2})) == Answer(b'{"n":2}')
-    assert LoadedFunction.in_process(idle, Context({"n": 1})) == Answer(b"null")
+    done = LoadedFunction.in_process(task(sets), Context({"n": 1, "m": 2}))
+    assert done == ChildResult(b'{"n":2}')
+    assert LoadedFunction.in_process(idle, Context({"n": 1})) == ChildResult(b"null")
     refused = LoadedFunction.in_process(task(rpc="f")(returns), Context()).refused
     assert refused.startswith("the result of 'f' is of type generator")
 

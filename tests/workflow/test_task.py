@@ -163,7 +163,7 @@ def positional(context, handle, /): ...
         ({"timeout": float("nan")}, plain, "number of seconds, got nan"),
         ({"timeout": "1 h"}, plain, "seconds or a timedelta, got '1 h'"),
         ({"timeout": True}, plain, "seconds or a timedelta"),
-        ({"rule": "all_sucess"}, plain, "unknown rule 'all_sucess'; did you mean 'all_success'"),
+        ({"rule": "all_sucess"}, plain, r"did you mean 'all_success'\? \(there are all_s"),
         ({"rule": 7}, plain, "rule must be a name or a function"),
         ({"rule": waits}, plain, "rule waits is async"),
         ({"process": True}, nested(), "make it a def at the top of a module"),

@@ -48,7 +48,7 @@ def approvals(place: Place, limit: int, *, as_json: bool) -> None:
     elif shown:
         now = now_at(place)
         headings = ("ASKED", "ID", "QUESTION", "DEADLINE")
-        showing.print_table(headings, (_columns(each, now) for each in shown))
+        showing.print_table(headings, (_columns(each, now) for each in shown), prose=("QUESTION",))
         showing.tell_cut(limit if len(found) > len(shown) else None)
     else:
         showing.print_line("nobody is asked for an approval")

@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
 from layby.errors import UsageError, nearest_name
+
+OF_COMMANDS: Final = ("--json", "--db", "--url", "--token", "--wait", "--limit")
+"""What most commands take, and the group does not."""
 
 
 class LazyCommand(NamedTuple):
@@ -21,7 +24,8 @@ class LazyCommand(NamedTuple):
 class CommandGroup(click.Group):
     """`aliases`: other names, not listed by help. `sections`: commands loaded when used.
 
-    `default`: the command that is meant if none is named.
+    `default`: the command that is meant if none is named. `meant`: names that are none, and what
+    to type instead.
     """
 
     def __init__(
@@ -30,9 +34,11 @@ class CommandGroup(click.Group):
         aliases: Mapping[str, str] | None = None,
         sections: Mapping[str, Sequence[LazyCommand]] | None = None,
         default: str | None = None,
+        meant: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
+        self._meant = meant or {}
         self._default = default
         self._aliases = aliases or {}
         self._sections = sections or {}
@@ -42,7 +48,18 @@ class CommandGroup(click.Group):
         names_none = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
         if self._default is not None and names_none:
             args = [self._default, *args]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise self._misplaced(ctx, error) from None
+
+    def _misplaced(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
+        """Many people type the options of a command before it."""
+        if self._sections and error.option_name in OF_COMMANDS:
+            where = f"{ctx.command_path} COMMAND {error.option_name}"
+            told = f"Option '{error.option_name}' belongs to a command, and follows it: {where}"
+            return click.UsageError(told, ctx)
+        return error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self._lazy, *super().list_commands(ctx)]
@@ -70,7 +87,7 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = nearest_name(args[0], self.list_commands(ctx))
+            near = self._meant.get(args[0]) or nearest_name(args[0], self.list_commands(ctx))
             if not near or "did you mean" in error.message.lower():
                 raise
             hint = f"{error.message.rstrip('.')}. Did you mean '{near}'?"

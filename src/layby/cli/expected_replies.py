@@ -50,7 +50,7 @@ Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules 
 
 REMEDIES = {
     401: ": the server needs a valid token; give --token, or set LAYBY_TOKEN",
-    403: ": the token does not allow this",
+    403: ": the token does not allow this; one for all ids does, by --token or LAYBY_TOKEN",
 }
 _TARGET = ": give --tag resonate:target=ADDRESS, for example poll://any@default"
 _HINTS = {

@@ -110,6 +110,7 @@ def plan(target: str, *, as_json: bool) -> None:
             (str(number), each.name, _trigger(each), _listed(each.inputs), _listed(each.outputs))
             for number, each in enumerate(made.components, 1)
         ),
+        prose=("INPUTS", "OUTPUTS"),
     )
     if made.edges:
         showing.print_line("")
@@ -408,6 +409,7 @@ def _show_run(
         showing.print_table(
             ("NUMBER", "EPOCH", "EVENT", "OF", "DETAIL"),
             ([showing.plain(each) for each in event] for event in events),
+            prose=("DETAIL",),
         )
     showing.print_table(
         ("COUNTER", "VALUE"), ((name, str(value)) for name, value in metrics.items() if value)

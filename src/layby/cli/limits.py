@@ -58,6 +58,7 @@ def list_limits(place: Place, limit: int, *, as_json: bool) -> None:
             for each in found
         ),
         cut_at=limit if is_cut else None,
+        prose=("HOLDERS",),
     )
 
 
@@ -120,7 +121,10 @@ def set_(
 @reaching
 @as_json
 def delete(place: Place, name: str, *, as_json: bool) -> None:
-    """Forget the numbers of a limit; tasks that name it wait until it is defined again."""
+    """Forget the numbers of a limit.
+
+    Tasks that name it wait until it is defined again.
+    """
 
     async def forget(client: Client) -> Empty:
         reply = await client.send(DeleteLimit(name=name))

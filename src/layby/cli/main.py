@@ -73,7 +73,7 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
     ),
     "Operate": (
         LazyCommand("serve", "serve", "Serve many processes and languages over HTTP."),
-        LazyCommand("worker", "worker", "Run the tasks of your modules for a server."),
+        LazyCommand("worker", "worker", "Run the tasks of a module for a server."),
         LazyCommand("prune", "prune", "Delete runs that ended long enough ago."),
         LazyCommand("migrate", "migrate", "Bring a file to the schema of this version."),
         LazyCommand("completion", "completion", "Let your shell complete commands."),
@@ -88,6 +88,25 @@ TOLD: Final = (
     "layby.runner.flow_directory",
 )
 """Loggers, by name since loading them takes time: a server does not answer, a worker is missing."""
+
+
+MEANT: Final = {
+    "list": "runs",
+    "ls": "runs",
+    "ps": "runs",
+    "start": "run",
+    "status": "why",
+    "show": "tree",
+    "logs": "tree",
+    "top": "waiting",
+    "stop": "cancel",
+    "retry": "rerun",
+    "server": "serve",
+    "check": "doctor",
+    "upgrade": "migrate",
+    "help": "--help",
+}
+"""What other systems call it: somebody who types that is told what to type here."""
 
 
 class Commands(CommandGroup):
@@ -133,6 +152,7 @@ def _telling() -> Generator[None]:
 @click.group(
     cls=Commands,
     sections=SECTIONS,
+    meant=MEANT,
     aliases={"promise": "promises", "task": "tasks", "schedule": "schedules", "limit": "limits"},
     help=HELP,
     epilog=EPILOG,

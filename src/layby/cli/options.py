@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from layby.cli.connection import find_place
 from layby.core.commands import Tags
 from layby.core.fields import MAX_PRIORITY
+from layby.core.model import FAR
 from layby.engine.opening import shown
 from layby.errors import LaybyError
 from layby.wire import durations
@@ -101,14 +102,15 @@ def limited(default: int) -> Callable[[Function], Function]:
 class DurationParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
     name = "duration"
 
-    def __init__(self, least: int = 1) -> None:
+    def __init__(self, least: int = 1, most: int = FAR) -> None:
         self._least = least
+        self._most = most
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         if isinstance(value, int):
             return value
         try:
-            return durations.parse(value, self._least)
+            return durations.parse(value, self._least, self._most)
         except LaybyError as error:
             self.fail(str(error), param, ctx)
 

@@ -127,6 +127,7 @@ def search(
             for each in found
         ),
         cut_at=limit if is_cut else None,
+        prose=("VALUE",),
     )
 
 

@@ -18,12 +18,12 @@ from layby.cli.prune_pace import PrunePace
 from layby.client.interface import Client
 from layby.core.commands import Prune
 from layby.core.replies import PruneData
-from layby.core.settings import Settings
+from layby.core.settings import LONGEST_RETENTION_MS, Settings
 from layby.engine.calendar import next_after
 from layby.errors import UsageError
 from layby.store.sqlite import SqliteStore
 
-LENGTH: Final = DurationParam(least=0)
+LENGTH: Final = DurationParam(least=0, most=LONGEST_RETENTION_MS)
 
 
 @click.command(
@@ -72,7 +72,8 @@ def prune(
     if compact:
         _check_unused(place)
     first = Prune(completed=completed, failed=failed, ids=ids, foreign=foreign, dry_run=dry_run)
-    with _told() as told:
+    what = "tree" if foreign else "run"
+    with _told(what) as told:
         total = ask(place, lambda client: _pass(client, first, told))
     is_compacted = False
     try:
@@ -84,7 +85,7 @@ def prune(
             counts = {name: n for name, n in asdict(total).items() if name != "cursor"}
             showing.print_json({"dry_run": dry_run, "compacted": is_compacted, **counts})
         else:
-            for line in _lines(total, dry_run=dry_run):
+            for line in _lines(total, what, dry_run=dry_run):
                 showing.print_line(line)
 
 
@@ -131,16 +132,17 @@ def _compact(place: Place) -> None:
     )
 
 
-def _lines(total: PruneData, *, dry_run: bool) -> list[str]:
+def _lines(total: PruneData, what: str, *, dry_run: bool) -> list[str]:
+    """`what`: of which the roots are counted."""
     verb = "would be pruned" if dry_run else "pruned"
-    told = [f"{_counted(total.roots, 'run')} {verb}, with {_counted(total.rows, 'promise')} below"]
+    told = [f"{_counted(total.roots, what)} {verb}, with {_counted(total.rows, 'promise')} below"]
     others = {"id": total.ids, "placeholder": total.placeholders, "dead worker": total.holders}
     if any(others.values()):
         forgotten = ", ".join(_counted(n, what) for what, n in others.items() if n)
         told.append(f"{forgotten} {'would be forgotten' if dry_run else 'forgotten'}")
     if total.kept:
         why = "somebody waits for or has awaited a promise of it, or it is not cleaned up yet"
-        told.append(f"{_counted(total.kept, 'run')} kept: {why}")
+        told.append(f"{_counted(total.kept, what)} kept: {why}")
     return told
 
 
@@ -153,12 +155,12 @@ def _size(number: int) -> str:
 
 
 @contextmanager
-def _told() -> Generator[Callable[[PruneData], None]]:
+def _told(what: str) -> Generator[Callable[[PruneData], None]]:
     """What was done so far, on a terminal; nothing in a pipe."""
     console = showing.new_console(stderr=True)
     shown = TextColumn("{task.description}")
     with Progress(shown, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("pruning")
         yield lambda total: bar.update(
-            task, description=f"pruning: {_lines(total, dry_run=False)[0]}"
+            task, description=f"pruning: {_lines(total, what, dry_run=False)[0]}"
         )

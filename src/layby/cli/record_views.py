@@ -132,7 +132,9 @@ def made_by(schedule: Schedule) -> str:
     """What each occurrence creates."""
     if schedule.flow is None:
         return schedule.promise_id
-    return f"{short_id(schedule.promise_id)}, a run of '{schedule.flow}'"
+    template = short_id(schedule.promise_id)
+    named = template.replace("{{.id}}", schedule.id).replace("{{.timestamp}}", "TIME")
+    return f"{named}, a run of '{schedule.flow}'"
 
 
 def _bounded(timeout: Millis) -> Millis | None:

@@ -92,7 +92,8 @@ Examples:
     "--context",
     "given",
     multiple=True,
-    help="Its initial context: KEY=VALUE (JSON, or else text), a JSON object, or @FILE.",
+    help="Its initial context: KEY=VALUE (JSON, or else text), a JSON object, or @FILE; "
+    "repeatable, later ones win.",
 )
 @click.option("--id", "run_id", help="The run's id; the same id is the same run.")
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
@@ -163,11 +164,7 @@ def run(
     except (KeyboardInterrupt, asyncio.CancelledError):
         closer.code = 130
         if view.run_id:
-            in_group = "" if group == "default" else f" --group {quoted(group)}"
-            works = " --work" if work else ""
-            again = place.sent_here(
-                f"layby run {quoted(target)} --id {quoted(view.run_id)}{in_group}{works}"
-            )
+            again = _again(place, target, view.run_id, group, work=work)
             how = _how_it_goes_on(place, view.run_id, is_client=is_client)
             click.echo(f"the run '{view.run_id}' {how}: {again}", err=True)
         raise KeyboardInterrupt from None
@@ -182,6 +179,13 @@ def _check_slots(*, is_client: bool) -> None:
             "--slots: over a URL the workers of the server run the tasks; "
             "add --work to run them here as well"
         )
+
+
+def _again(place: Place, target: str, run_id: str, group: str, *, work: bool) -> str:
+    """The command that goes on with the run."""
+    in_group = "" if group == "default" else f" --group {quoted(group)}"
+    works = " --work" if work else ""
+    return place.sent_here(f"layby run {quoted(target)} --id {quoted(run_id)}{in_group}{works}")
 
 
 def _how_it_goes_on(place: Place, run_id: str, *, is_client: bool) -> str:

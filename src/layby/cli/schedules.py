@@ -54,6 +54,7 @@ def list_schedules(place: Place, tags: Any, limit: int, *, as_json: bool) -> Non
             for each in found
         ),
         cut_at=limit if is_cut else None,
+        prose=("CREATES",),
     )
 
 

@@ -3,12 +3,13 @@
 Output to a pipe has no colours, and its lines are never cut.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -21,6 +22,8 @@ from layby.workflow.outcome import moment
 
 WIDE: Final = 100_000
 """The width of output to a pipe, which has none."""
+FOLDED: Final = 20
+"""The least width of a column with prose on a terminal."""
 SHORT: Final = 200
 TRACEBACKS: Final = 3
 """How many are shown: nobody reads all of a run in which everything failed."""
@@ -67,14 +70,48 @@ def print_json(document: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> None:
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    *,
+    prose: Container[str] = (),
+) -> None:
+    """On a terminal the columns with `prose` are folded to its width; ids and commands never are,
+    as they are there to be pasted. Where that is not enough, the terminal folds the lines.
+    """
+    shown, console = list(rows), new_console()
+    if not fits(headings, shown, prose=prose):
+        console = literal_console(width=WIDE)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    console = new_console()
-    for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=not console.is_terminal)
-    for row in rows:
+    for heading, width in zip(headings, _widths(headings, shown), strict=True):
+        is_folded = heading in prose and console.width < WIDE
+        least = min(width, FOLDED) if is_folded else width
+        table.add_column(heading, overflow="fold", no_wrap=not is_folded, min_width=least)
+    for row in shown:
         table.add_row(*row)
     _print(console, table)
+
+
+def fits(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[RenderableType]],
+    *,
+    prose: Container[str] = (),
+) -> bool:
+    """Whether the table can be had without folding an id or a command; always, in a pipe."""
+    widths = zip(headings, _widths(headings, rows), strict=True)
+    least = sum(min(width, FOLDED) if name in prose else width for name, width in widths)
+    return least + 2 * (len(headings) - 1) <= new_console().width
+
+
+def _widths(headings: Sequence[str], rows: Sequence[Sequence[RenderableType]]) -> list[int]:
+    return [max(_width(each) for each in column) for column in zip(headings, *rows, strict=True)]
+
+
+def _width(cell: RenderableType) -> int:
+    """Texts of several lines are as wide as the longest."""
+    lines = str(cell).splitlines() or [""]
+    return max(cell_len(line) for line in lines)
 
 
 def print_found(
@@ -83,10 +120,11 @@ def print_found(
     rows: Iterable[Sequence[RenderableType]],
     *,
     cut_at: int | None,
+    prose: Container[str] = (),
 ) -> None:
     """A table of what was found, or a line that says nothing was."""
     if found := list(rows):
-        print_table(headings, found)
+        print_table(headings, found, prose=prose)
         tell_cut(cut_at)
     else:
         print_line(f"no such {what} here")

@@ -86,7 +86,9 @@ def triggers(place: Place, asked: str | None, limit: int, *, as_json: bool) -> N
         showing.print_json({"triggers": [each.to_json() for each in shown]})
     elif shown:
         headings = ("WAITING", "TASK", "FOR", "STATE", "DEADLINE", "POLLS", "LAST ERROR")
-        showing.print_table(headings, (_columns(each, now) for each in shown))
+        showing.print_table(
+            headings, (_columns(each, now) for each in shown), prose=("STATE", "LAST ERROR")
+        )
         showing.tell_cut(limit if found_rows.is_cut else None)
     else:
         showing.print_line("no task is deferred")

@@ -1,6 +1,6 @@
 """`layby waiting`: what waits now, and for what, the longest first."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -47,12 +47,24 @@ def waiting(
     if as_json:
         showing.print_json({"waiting": [reason_json(each) for each in reasons]})
     elif reasons:
-        headings = ("WAITING", "WHAT", "WHY", "DEADLINE", "WHO CAN UNBLOCK IT")
-        showing.print_table(headings, (_columns(each, place, now) for each in reasons))
+        _print([_columns(each, place, now) for each in reasons])
         showing.tell_cut(limit if found.is_cut else None)
     else:
         since = "" if older_than is None else f" for {durations.shown(older_than)} or longer"
         showing.print_line(f"nothing{f' of kind {kind}' if kind else ''} waits{since}")
+
+
+HEADINGS: Final = ("WAITING", "WHAT", "WHY", "DEADLINE", "WHO CAN UNBLOCK IT")
+
+
+def _print(rows: list[tuple[Any, ...]]) -> None:
+    """On a terminal that is too narrow for the table, each wait has lines of its own."""
+    if showing.fits(HEADINGS, rows, prose=("WHY",)):
+        showing.print_table(HEADINGS, rows, prose=("WHY",))
+        return
+    for waited, what, why, deadline, who in rows:
+        until = "" if str(deadline) == "-" else f" (deadline {deadline})"
+        showing.print_line(f"{waited}  {what}  {why}{until}\n    {who}")
 
 
 def reason_json(reason: Reason) -> dict[str, Any]:

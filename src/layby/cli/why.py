@@ -47,7 +47,7 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
     if found.cause.command is not None:
         _print_command(place.sent_here(found.cause.command))
     if found.cause.otherwise is not None:
-        showing.print_line("or, if there is no such code any more:")
+        showing.print_line("or, to let all workers try it again as they are:")
         _print_command(place.sent_here(found.cause.otherwise))
     if commands := [each for each in _by_hand(found) if each != found.cause.command]:
         showing.print_line("by hand:" if found.cause.command is None else "or by hand:")

@@ -14,6 +14,7 @@ from layby.cli.connection import DEFAULT_URL, find_place, named
 from layby.cli.options import DurationParam, graced, slotted, version_tagged
 from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
 from layby.client.interface import Client
+from layby.client.outage import trying_again
 from layby.core.pauses import Pauses
 from layby.engine.opening import shown
 from layby.errors import LaybyError, StoreRefused, StoreUnavailable, UsageError
@@ -77,7 +78,10 @@ def worker(
     grace: int,
     version_tag: str | None,
 ) -> None:
-    """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
+    """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions.
+
+    It is one module: for the workflows of several, write one that imports them.
+    """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     code = LoadedCode(load_module(module), module, group, version_tag, slots)
     address = _address(url, db)
@@ -195,6 +199,6 @@ async def _entered(runner: Runner) -> bool:
     except StoreRefused:
         raise
     except StoreUnavailable as failure:
-        logger.warning("%s; trying again", failure)
+        logger.warning("%s", trying_again(failure))
         return False
     return True

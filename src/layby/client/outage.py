@@ -13,6 +13,17 @@ OUTAGE_TOLD_AFTER_S: Final = 1.0
 OUTAGE_TOLD_EVERY_S: Final = 30.0
 
 
+def trying_again(failure: Exception) -> str:
+    """A message that ends with a question is followed by a sentence."""
+    text = str(failure)
+    return f"{text} Trying again" if text.endswith("?") else f"{text}; trying again"
+
+
+def rounded(seconds: float) -> str:
+    """Nobody needs to know it to a microsecond."""
+    return f"{seconds:.0f}" if seconds >= 1 else f"{seconds:.2g}"
+
+
 class Outage:
     """Of one client, however many of its requests wait."""
 
@@ -23,7 +34,7 @@ class Outage:
     def lasts(self, failure: Exception, seconds: float) -> None:
         """A request has not been answered for so long, and is about to be sent again."""
         if seconds >= OUTAGE_TOLD_AFTER_S:
-            self._tell(f"{failure}; trying again")
+            self._tell(trying_again(failure))
 
     @contextmanager
     def watch(self, silent_for: float) -> Generator[None]:
@@ -36,7 +47,7 @@ class Outage:
             timer.cancel()
 
     def _hangs(self, seconds: float) -> None:
-        self._tell(f"the server at {self._url} has not answered for {seconds:g} s; waiting")
+        self._tell(f"the server at {self._url} has not answered for {rounded(seconds)} s; waiting")
 
     def _tell(self, what: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -11,8 +11,11 @@ from layby.core.pauses import Pauses
 from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.errors import StoreError, StoreUnavailable
+from layby.rate_limited_log import RateLimitedLog
 
-logger = logging.getLogger(__name__)
+_log = RateLimitedLog(
+    "the store does not answer, trying again", logging.getLogger(__name__), logging.WARNING
+)
 
 PAUSES = Pauses(0.1, longest=5.0)
 """Between tries."""
@@ -25,6 +28,11 @@ def known(reply: Reply) -> Reply:
     return reply
 
 
+def tell_outage(failure: StoreError) -> None:
+    """However many requests wait for the end of it, and however often each asks again."""
+    _log.tell(str(failure))
+
+
 async def send_until_answered(client: Client, request: Command | Query) -> Reply:
     """Send until the store answers. A failed batch wrote nothing, so resending is safe."""
     return await until_answered(partial(client.send, request))
@@ -35,6 +43,6 @@ async def until_answered(send: Callable[[], Awaitable[Reply]]) -> Reply:
         try:
             return known(await send())
         except StoreError as failure:
-            logger.warning("the store does not answer, trying again: %s", failure)
+            tell_outage(failure)
         await asyncio.sleep(pause)
     raise AssertionError  # there is always another pause

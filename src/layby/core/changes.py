@@ -54,6 +54,8 @@ class Changes(Struct, eq=False):
     deleted: dict[str, Promise] = {}
     """Promises that are pruned, as they were; what stays of one is among the `promises`."""
     deleted_holders: set[HeldKey] = set()
+    gives_room_back: bool = False
+    """The store becomes smaller, by as much as takes a moment."""
     pruning: dict[str, Pruning | None] = {}
     limits: dict[str, Limit | None] = {}
     closed: list[str] = []
@@ -89,6 +91,8 @@ class Changes(Struct, eq=False):
             self._add_holders(later, now)
         if later.deleted_holders:
             self.deleted_holders |= later.deleted_holders
+        if later.gives_room_back:
+            self.gives_room_back = True
         if later.pruning:
             self._add_pruning(later)
         if later.limits:
@@ -192,6 +196,7 @@ class Changes(Struct, eq=False):
             or self.flows
             or self.deleted
             or self.deleted_holders
+            or self.gives_room_back
             or self.pruning
             or self.limits
         )

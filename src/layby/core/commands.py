@@ -26,6 +26,11 @@ from layby.core.fields import (
 from layby.core.flows import (
     PublishFlow,
 )
+from layby.core.held_tasks import (
+    AnnotateTask,
+    CreateBelow,
+    ExpireWait,
+)
 from layby.core.kinds import (
     Command,
 )
@@ -98,19 +103,18 @@ from layby.core.tasks import (
     SuspendTask,
     TaskVersion,
 )
-from layby.core.workers import (
-    AnnotateTask,
-    CheckHolder,
-    CreateBelow,
-    ExpireWait,
+from layby.core.tries import (
     FailTask,
     FinishTask,
+    RootVerdict,
+)
+from layby.core.workers import (
+    CheckHolder,
     HeartbeatWorker,
     LeaveWorker,
     PollReport,
     Released,
     ReleaseTasks,
-    RootVerdict,
 )
 
 __all__ = [

@@ -31,7 +31,7 @@ from layby.core.resumption import (
 from layby.core.settlement import end_deferral
 from layby.core.takes import take_next
 from layby.core.tasks import handles_claim
-from layby.core.workers import GiveUpClaim
+from layby.core.tries import GiveUpClaim
 
 MAX_ARGS_CHARS: Final = 2**16
 MAX_KWARGS_CHARS: Final = 2**20

@@ -63,6 +63,8 @@ class Found(Struct):
     """Foreign candidates whose tree has no root promise; and the ids that theirs continue."""
     cut: str | None = None
     """The last id of the only tree, when that has more rows than a batch may have."""
+    has_room: bool = False
+    """At the end of a pass: what was deleted has left room that can be given back."""
 
     def ids(self, look: Look) -> set[str]:
         """Every promise of which the row is needed."""
@@ -88,6 +90,10 @@ class Endings(Protocol):
         """Those of these promises that there are."""
         ...
 
+    def has_room(self) -> bool:
+        """Whether it takes more room than it needs, and can give that back bit by bit."""
+        ...
+
 
 def find(store: Endings, look: Look, now: Millis) -> Found:
     keys = store.ended_keys(look, now - look.age_ms, look.candidates + 1)
@@ -96,7 +102,8 @@ def find(store: Endings, look: Look, now: Millis) -> Found:
     is_last = len(keys) <= look.candidates
     keys = keys[: look.candidates]
     if look.stage not in OF_TREES:
-        return Found(keys, is_last)
+        is_end = is_last and look.stage == STAGES[-1]
+        return Found(keys, is_last, has_room=is_end and store.has_room())
     roots, alone = _speaking(store, look, keys)
     below = store.ids_below(roots, look.tree or "", look.rows + 1)
     found = _fitting(look, keys, {root: below.get(root, []) for root in roots}, is_last=is_last)

@@ -69,7 +69,7 @@ class SetLimit(LimitCommand, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         if self.concurrency is None and self.rate is None:
-            yield f"limit '{self.name}' limits nothing: give it a concurrency, a rate or both"
+            yield "it limits nothing: give it a concurrency, a rate or both"
         if self.concurrency is not None and not 0 <= self.concurrency <= MOST:
             yield f"concurrency must be between 0 and {MOST:,}"
         if self.rate is not None and read_rate(self.rate) is None:

@@ -34,7 +34,8 @@ class AddItems(FencedCommand, frozen=True):
     """Add items to a join of the task `id`; the first portion creates it with `param`.
 
     `first`: the index of the first of these items. `is_last`: none come after them. `earlier`:
-    joins of the same call in tries that have failed: what succeeded there is not run again.
+    joins of the same call in tries that have failed: what succeeded there is not run again, if it
+    has the same number and is the same.
     `task` names what is mapped. `group`: of the workers that run the items, if not those of the
     caller. `limits`: those that each item runs under; `limit`: how many items of this join may be
     open at once, those that are parked included. `priority` and `slots`: of each item.
@@ -159,10 +160,12 @@ def _add(d: Draft, c: AddItems, join: Task, call: Promise, target: str, name: st
 def _missing(d: Draft, c: AddItems) -> Iterator[tuple[str, Value]]:
     for index, item in zip(c.indexes, c.items, strict=True):
         key = item_id(c.join_id, index)
-        is_done = any(_is_done(d.promise(item_id(each, index))) for each in c.earlier)
-        if not is_done and birth.is_absent(d.promise(key)):
+        if not _is_done(d, c, index, item) and birth.is_absent(d.promise(key)):
             yield key, item
 
 
-def _is_done(promise: Promise | None) -> bool:
-    return promise is not None and promise.state == "resolved"
+def _is_done(d: Draft, c: AddItems, index: int, item: Value) -> bool:
+    """Whether it has succeeded in an earlier join. Another item that had its number has not."""
+    before = (d.promise(item_id(each, index)) for each in c.earlier)
+    done = next((each for each in before if each is not None and each.state == "resolved"), None)
+    return done is not None and done.param == birth.encoded(item)

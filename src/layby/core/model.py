@@ -187,6 +187,8 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     def settled(
         self, state: PromiseState, value: str, at: Millis, settlement_id: str | None = None
     ) -> "Promise":
+        """Never before it was created: the clocks of two servers may be a moment apart."""
+        at = max(at, self.created_at)
         return replace(self, state=state, value=value, settled_at=at, settlement_id=settlement_id)
 
     @property

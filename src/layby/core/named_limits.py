@@ -13,7 +13,7 @@ from layby.core.model import NEVER, Promise, Task
 from layby.core.replies import LimitedData, Reply, ok, refuse
 from layby.core.takes import take_next
 from layby.core.tasks import handles_claim
-from layby.core.workers import GiveUpClaim
+from layby.core.tries import GiveUpClaim
 
 
 @declare("layby.task.limit", sender=Sender.CLIENT, answer=LimitedData, unqueues=False)

@@ -8,10 +8,10 @@ then its root expires, and the rest is an armed tail like that of a large settle
 """
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from layby.core import birth
 from layby.core.address import inbox_of
@@ -39,27 +39,34 @@ LONGEST_PASS_MS: Final[Millis] = 3_600_000
 class Cursor(Struct, frozen=True, array_like=True):
     """Where a pass goes on."""
 
-    stage: int = 0
-    at: Millis = -1
+    stage: Annotated[int, Meta(ge=0, le=len(STAGES))] = 0
+    """The one behind the last means that the pass is over."""
+    at: Int64 = -1
     id: str = ""
     tree: str | None = None
-    seen: int = 0
+    seen: Annotated[int, Meta(ge=0, le=2**53)] = 0
     """Rows of that tree that were looked at."""
 
     @property
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
 
+    @property
+    def is_sound(self) -> bool:
+        has_trees = any(stage in OF_TREES for stage in STAGES[self.stage :][:1])
+        return (self.tree is None or has_trees) and "\0" not in f"{self.id}{self.tree}"
+
 
 _cursor = msgspec.json.Decoder(Cursor).decode
 
 
 def read_cursor(text: str) -> Cursor | None:
-    """None when it is not one."""
+    """None when it is not one: people may send anything."""
     try:
-        return _cursor(text) if text else Cursor()
+        cursor = _cursor(text) if text else Cursor()
     except msgspec.DecodeError:
         return None
+    return cursor if cursor.is_sound else None
 
 
 class PruneBatch(Command, frozen=True):
@@ -219,19 +226,24 @@ def _batch(d: Draft, c: PruneBatch, *, dry_run: bool = False) -> PruneData:
         done, is_blocked = _prune_trees(d, look, found, seen, dry_run=dry_run)
     else:
         done, is_blocked = _PRUNES[look.stage](d, look, found, dry_run=dry_run), False
-    return msgspec.structs.replace(done, cursor=_next(c, look, found, is_blocked=is_blocked))
+    # Of few large rows there is more than the batch that has deleted them could give back.
+    d.gives_room_back = has_room = found.has_room and not dry_run
+    cursor = _next(c, look, found, is_blocked=is_blocked, has_room=has_room)
+    return msgspec.structs.replace(done, cursor=cursor)
 
 
-def _next(c: PruneBatch, look: Look, found: Found, *, is_blocked: bool) -> str | None:
+def _next(
+    c: PruneBatch, look: Look, found: Found, *, is_blocked: bool, has_room: bool
+) -> str | None:
     stage = STAGES.index(look.stage)
     if found.cut is not None and not is_blocked:
         at, key = found.keys[-1]
         seen = (read_cursor(c.cursor) or Cursor()).seen if look.tree is not None else 0
         return Cursor(stage, at, key, found.cut, seen + look.rows).text
-    if found.is_last:
+    if found.is_last and not has_room:
         after = msgspec.structs.replace(c, cursor=Cursor(stage + 1).text)
         return None if after.look is None else after.cursor
-    return Cursor(stage, *found.keys[-1]).text
+    return Cursor(stage, *(found.keys[-1] if found.keys else look.after)).text
 
 
 def _age(policy: RetentionPolicy, stage: Stage, *, foreign: bool) -> Millis | None:

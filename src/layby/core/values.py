@@ -7,6 +7,7 @@ import msgspec
 from layby.core.fields import Value
 
 WORKER_LOST = "WorkerLost"
+WITHDRAWN = "the task waits for it no longer"
 
 
 def wrap(encoded: bytes) -> Value:
@@ -43,6 +44,11 @@ def cancelled(by: str, reason: str) -> str:
 def run_has_ended(root_id: str) -> str:
     """Why a node is cancelled that had not settled when its run did."""
     return cancelled("layby", f"{root_id} has ended")
+
+
+def given_up() -> str:
+    """Why something is cancelled that a task has made for a wait and needs no more."""
+    return cancelled("", WITHDRAWN)
 
 
 def map_has_ended(join_id: str) -> str:

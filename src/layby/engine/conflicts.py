@@ -1,7 +1,8 @@
 """A batch that met another process on the same rows is replayed: steps are pure."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -47,6 +48,15 @@ def replayed(once: Callable[[Needed], T], pause: Callable[[float], object]) -> t
         if number:
             pause(PAUSE_S * 2 ** (number - 1) * random.uniform(0.5, 1.5))  # noqa: S311
     raise Contended(f"other processes kept changing the same rows ({last}): try again") from last
+
+
+@contextmanager
+def told_at_once() -> Generator[None]:
+    """Around what nobody replays, such as the opening of a store."""
+    try:
+        yield
+    except StoreConflict as conflict:
+        raise Contended(f"{conflict}: try again, or look for an open transaction") from conflict
 
 
 class Contended(StoreBusy):

@@ -25,14 +25,20 @@ from layby.core.changes import Changes
 from layby.core.commands import Command, GetPromise, Take, WatchPromise
 from layby.core.kinds import EngineControl, Query, Sender
 from layby.core.model import FAR, Message, Millis, later
-from layby.core.queries import OfferMessages, read_promise
-from layby.core.queue import Offer, TaskPlace
-from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
-from layby.core.stats import StatsData
+from layby.core.queries import OfferMessages
+from layby.core.queue import Offer
+from layby.core.replies import DEBUG_IS_OFF, Reply, TakeData, ok, refuse
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
-from layby.engine.conflicts import MOST_REPLAYS, Contended, HeldUp, Needed, replayed
+from layby.engine.conflicts import (
+    MOST_REPLAYS,
+    Contended,
+    HeldUp,
+    Needed,
+    replayed,
+    told_at_once,
+)
 from layby.engine.elsewhere import (
     ADDRESSES_AT_ONCE,
     LOOK_MS,
@@ -41,7 +47,7 @@ from layby.engine.elsewhere import (
     busy_until,
 )
 from layby.engine.held_up import HeldUpItems
-from layby.engine.items import NOT_BEGUN, Answer, Item, answer
+from layby.engine.items import NOT_BEGUN, Answer, Item, answer, answer_to_failure
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import (
     Delivery,
@@ -53,20 +59,21 @@ from layby.engine.outbox import (
     withdrawn_by,
 )
 from layby.engine.portions import Portion, Scales
-from layby.engine.reads import READ_S, Reads
+from layby.engine.reads import Reads
 from layby.engine.service import Service
-from layby.engine.waiting import WaitingTakes, Watches
+from layby.engine.waiting import WaitingTakes, Watches, in_front, should_hold, should_wait
+from layby.engine.writer_time import WriterTime
 from layby.errors import (
     EngineStopped,
-    ReadRefused,
     StoreAway,
     StoreBusy,
     StoreError,
     StoreGone,
     StoreUnavailable,
 )
+from layby.rate_limited_log import RateLimitedLog
 from layby.store.announcement import Announcement, announcement_of
-from layby.store.api import Store, StoreConflict, StoreReader
+from layby.store.api import Store, StoreConflict
 
 logger = logging.getLogger(__name__)
 failures = logging.getLogger(f"{__name__}.failures")
@@ -76,10 +83,6 @@ RETRY_MS: Final[Millis] = 1_000
 """How long to wait before ticks are tried again after a failure."""
 HELD_UP_S: Final = 0.1
 """How soon a request is tried again for which a row was locked."""
-GAP_MS: Final[Millis] = 1_000
-"""A writer that wakes up this much later than planned could not serve anyone in the meantime."""
-APART_MS: Final[Millis] = 1_000
-"""When store time is this far ahead of the wall clock, it is logged."""
 
 
 class EngineConfig(Struct, frozen=True):
@@ -102,6 +105,7 @@ class Engine:
         observer: Observer | None = None,
     ) -> None:
         self.clock = StoreClock(clock)
+        self._time = WriterTime(self.clock)
         self._store = store
         self._delivery = delivery or Nobody()
         self._config = config or EngineConfig()
@@ -111,16 +115,6 @@ class Engine:
         self._is_stopped = False
         self._is_closed = False
         self._is_paused = False
-        self._last_now: Millis = 0
-        self._looked_at: Millis = 0
-        self._planned_rest_ms: Millis = 0
-        """How long the writer planned to rest after it last read the clock."""
-        self._heard_since: Millis = 0
-        """Leases could not be renewed before this: no lease ends because of a gap in service."""
-        self._is_store_away = False
-        """Nothing could be written when it was last tried, so nobody could renew a lease."""
-        self._known_ahead: Millis = 0
-        """How far store time is ahead of the wall, once that was logged."""
         self._earliest: Millis = 0
         self._repair_at: Millis = 0
         self._again: deque[Item] = deque()
@@ -128,12 +122,15 @@ class Engine:
         self._takes = WaitingTakes()
         self._watches = Watches()
         self._scales = Scales(store)
-        self._reads = Reads(store, self._look_at, _answer_to)
+        self._reads = Reads(store, self._time)
         self._offered = OfferMessages()
         self._others = OtherProcesses(store, self._watches)
         self._times_stuck = 0
         self._given = 0
         self._served = 0
+        self._failure_log = RateLimitedLog(
+            "the writer continues after a failure", logger, logging.WARNING
+        )
         self._pausing = threading.Event()
         """Never set: waiting for it is a pause."""
         self.replays = 0
@@ -208,20 +205,24 @@ class Engine:
     def pump(self) -> None:
         """Inline: do everything that is queued or due, and return when nothing is left."""
         while True:
-            self._look()
+            self._time.look()
             items = [*self._drain_again(), *self._drain_queue()]
             if items:
                 self._process(items)
             elif not self._tick_if_due() and not self._again:
-                self._rest()
+                self._time.rest_for(self.patience())
                 return
 
     # --- the loop ------------------------------------------------------------------------
 
     def _open(self) -> None:
+        with told_at_once():
+            self._begin()
+
+    def _begin(self) -> None:
         with self._store.transaction():
             self.clock.begin_at(self._store.store_time())
-        self._heard_since = self._looked_at = self._advance()
+        self._time.begin()
         if self._store.is_shared:
             self._store.share(self._heard_elsewhere, self._delivery.wants)
         else:
@@ -233,8 +234,8 @@ class Engine:
         with self._store.transaction():
             pids = self._store.living_pids()
         if pids:
-            expire = ExpireHolders(pids=pids, opening=True, heard_since=self._heard_since)
-            self._commit([(expire, self._last_now)])
+            expire = ExpireHolders(pids=pids, opening=True, heard_since=self._time.heard_since)
+            self._commit([(expire, self._time.now)])
 
     def _loop(self) -> None:
         assert self._service is not None
@@ -248,15 +249,15 @@ class Engine:
 
     def _turn(self) -> None:
         items = self._next_items()
-        self._look()
+        self._time.look()
         try:
             with self._reads.giving_way():
                 if items:
                     self._process(items)
                 self._try_held_up()
                 self._tick_if_due()
-        except (StoreError, StoreConflict) as failure:  # each second of a full disk: no traceback
-            logger.warning("the writer continues after a failure: %s", failure)
+        except (StoreError, StoreConflict) as failure:  # each second of a full disk
+            self._failure_log.tell(str(failure))
             if isinstance(failure, StoreUnavailable):
                 self._note_away()
             if isinstance(failure, StoreGone):
@@ -268,12 +269,12 @@ class Engine:
 
     def _pause(self) -> None:
         """Something is wrong: do not spin."""
-        self._earliest = self._advance() + RETRY_MS
+        self._earliest = self._time.advance() + RETRY_MS
 
     def _note_away(self) -> None:
         """Whoever was seen there, or has a lease, gets time to come back when the store does."""
-        self._is_store_away = True
-        self._repair_at = min(self._repair_at, self._last_now + RETRY_MS)  # is it back?
+        self._time.is_store_away = True
+        self._repair_at = min(self._repair_at, self._time.now + RETRY_MS)  # is it back?
         self._others.begin_anew()
 
     def _give_up_waiting(self, failure: StoreGone) -> None:
@@ -284,7 +285,7 @@ class Engine:
         """Requests to retry and all that queued; waits for one, but not past the next deadline."""
         if not self._again:
             try:
-                first = self._queue.get(timeout=self._rest())
+                first = self._queue.get(timeout=self._time.rest_for(self.patience()))
             except Empty:
                 return []
             return [*first, *self._drain_queue()]
@@ -309,47 +310,6 @@ class Engine:
     @property
     def _soonest(self) -> Millis:
         return min(self._earliest, self._repair_at, self._takes.earliest)
-
-    def _rest(self) -> float:
-        """Seconds the writer plans to rest now."""
-        seconds = self.patience()
-        self._planned_rest_ms = round(seconds * 1000)
-        return seconds
-
-    def _look(self) -> Millis:
-        """Now. A writer that is late (stopped, suspended, clock put forward) was out of reach.
-
-        So was one whose store is away: as far as this turn knows, it is back now.
-        """
-        read, ahead = self.clock.now_and_ahead()
-        now = self._last_now = max(read, self._last_now)
-        late = now - self._looked_at - self._planned_rest_ms
-        if late > GAP_MS or self._is_store_away:
-            self._heard_since = now
-        if late > GAP_MS:
-            told = "no lease ends before its holder has had a chance to renew it"
-            logger.info("the writer woke up %.1f s late: %s", late / 1000, told)
-        self._looked_at, self._planned_rest_ms = now, 0
-        if ahead or self._known_ahead:
-            self._compare_with_wall_clock(ahead)
-        return now
-
-    def _compare_with_wall_clock(self, ahead: Millis) -> None:
-        if ahead > self._known_ahead + APART_MS:
-            then = "it runs slower until they meet, and schedules wait for the clock"
-            told = "the clock was put back: store time is %.1f s ahead of it; %s"
-            logger.warning(told, ahead / 1000, then)
-            self._known_ahead = ahead
-        elif ahead == 0 and self._known_ahead:
-            self._known_ahead = 0
-            logger.info("the clock has caught up with store time")
-        elif self._known_ahead:
-            self._known_ahead = min(ahead, self._known_ahead)  # a further step counts from here
-
-    def _advance(self) -> Millis:
-        """Now; time never runs backwards inside the store."""
-        self._last_now = max(self.clock.now(), self._last_now)
-        return self._last_now
 
     def _close(self) -> None:
         self._is_stopped = True
@@ -438,7 +398,7 @@ class Engine:
             self._answer_all(batch, applied)
 
     def _commit_all(self, batch: Sequence[Item]) -> Applied:
-        self._advance()
+        self._time.advance()
         return self._commit(
             [(item.request, item.now) for item in batch if isinstance(item.request, Command)]
         )
@@ -500,10 +460,10 @@ class Engine:
         is_away = isinstance(failure, StoreAway | Contended)
         waiting = [item for item in batch if is_away and item.until is not None]
         for item in waiting:
-            replaced = self._takes.add(item, self._last_now, later(self._last_now, RETRY_MS))
+            replaced = self._takes.add(item, self._time.now, later(self._time.now, RETRY_MS))
             answer([(older, ok(TakeData())) for older in replaced])
         self._pass_calls_on(batch)
-        answer([(x, _answer_to(x.request, failure)) for x in batch if x not in waiting])
+        answer([(x, answer_to_failure(x.request, failure)) for x in batch if x not in waiting])
 
     def _commit(self, commands: Sequence[Asked]) -> Applied:
         began = perf_counter()
@@ -511,7 +471,7 @@ class Engine:
 
         def once(needed: Needed) -> Applied:
             with self._store.transaction(lazily=_need_no_disk(commands)):
-                return apply(self._store, commands, self._last_now, offers, needed, self._watches)
+                return apply(self._store, commands, self._time.now, offers, needed, self._watches)
 
         applied = self._replayed(once)
         self._committed(applied.changes)
@@ -525,9 +485,9 @@ class Engine:
         except StoreUnavailable:
             self._note_away()
             raise
-        self._is_store_away = False
+        self._time.is_store_away = False
         self.replays += replays
-        self._last_now = max(self._last_now, applied.now)
+        self._time.reach(applied.now)
         return applied
 
     def _waiting_offers(self, commands: Sequence[Asked]) -> Sequence[Offer]:
@@ -548,9 +508,9 @@ class Engine:
     ) -> Iterator[tuple[Item, Answer]]:
         """Answers to give now; requests that wait stay here."""
         for item, reply in zip(batch, replies, strict=True):
-            if isinstance(item.request, Take) and _should_wait(item.request, reply):
+            if isinstance(item.request, Take) and should_wait(item.request, reply):
                 self._wait_for_ready(item, reply, now)
-            elif isinstance(item.request, WatchPromise) and _should_hold(item.request, reply):
+            elif isinstance(item.request, WatchPromise) and should_hold(item.request, reply):
                 self._watches.add(item)
             else:
                 yield item, reply
@@ -563,7 +523,7 @@ class Engine:
         elif not item.is_abandoned:
             # A take with a time of its own would find the same whenever it looked again.
             look_at = reply.data.look_at if item.now is None else None
-            replaced = self._takes.add(item, now, look_at, _in_front(item.request, reply.data))
+            replaced = self._takes.add(item, now, look_at, in_front(item.request, reply.data))
             answer([(older, ok(TakeData())) for older in replaced])
 
     def _follow_up(self, changes: Changes, batch: Sequence[Item] = ()) -> None:
@@ -584,9 +544,9 @@ class Engine:
 
     def _tick_if_due(self) -> bool:
         """One chunk of what is due; True when there was something to do."""
-        if self._is_paused or self._advance() < self._soonest:
+        if self._is_paused or self._time.advance() < self._soonest:
             return False
-        now = self._look()
+        now = self._time.look()
         if expired := self._takes.expired(now):
             answer([(item, ok(TakeData())) for item in expired])
             return True
@@ -596,12 +556,17 @@ class Engine:
         if self._repair_at <= now:
             self._repair()
             return True
-        return self._earliest <= now and self._tick(now, self.clock.wall(), self._heard_since)
+        return self._earliest <= now and self._tick(now, self.clock.wall(), self._time.heard_since)
 
     def _tick(
         self, now: Millis, wall: Millis | None = None, heard_since: Millis | None = None
     ) -> bool:
-        """By default as a debugger wants it: `now` is wall time too, and no lease is extended."""
+        """By default as a debugger wants it: `now` is wall time too, and no lease is extended.
+
+        Otherwise what is due by `now` happens when the store says that it is, like any command: on
+        a shared one others may have written meanwhile what it changes.
+        """
+        at = now if wall is None else None
         wall = now if wall is None else wall
         began = perf_counter()
         ticks: Sequence[Tick] = ()
@@ -611,10 +576,10 @@ class Engine:
             nonlocal ticks, earliest
             with self._store.transaction():
                 ticks = _heard(self._store.due(now, self._config.chunk, wall), heard_since)
-            timed = [(tick, now) for tick in ticks]
-            with self._store.transaction(lazily=_need_no_disk(timed)):
+            asked = [(tick, at) for tick in ticks]
+            with self._store.transaction(lazily=_need_no_disk(asked)):
                 applied = apply(
-                    self._store, timed, self._last_now, (), needed, self._watches, may_wait=False
+                    self._store, asked, self._time.now, (), needed, self._watches, may_wait=False
                 )
                 earliest = self._next_deadline(now, wall)
                 return applied
@@ -648,25 +613,26 @@ class Engine:
     def _repair(self) -> None:
         """Nothing depends on it: it repairs what a lost wake-up would have left behind."""
         is_shared = self._store.is_shared
-        self._repair_at = self._advance() + (LOOK_MS if is_shared else self._config.repair_ms)
+        self._repair_at = self._time.advance() + (LOOK_MS if is_shared else self._config.repair_ms)
         self._watches.drop_abandoned()
         self._takes.drop_abandoned()
         self._again.extend(self._takes.all())
         with self._store.transaction():
-            self._earliest = self._next_deadline(self._last_now, self.clock.wall())
-        self._is_store_away = False
+            self._earliest = self._next_deadline(self._time.now, self.clock.wall())
+        self._time.is_store_away = False
         if is_shared:
             answer(self._others.settled(self._others.next_watched()))
+            renewed = self._others.renewed_messages(self._time.now)
             with delivering():
-                self._delivery.keep(self._others.renewed_messages(self._last_now))
-            if gone := self._others.gone(self._last_now):
+                self._delivery.keep(renewed)
+            if gone := self._others.gone(self._time.now):
                 self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
         self._offered = self.offer(self._offered)
 
     def offer(self, page: OfferMessages) -> OfferMessages:
         """Deliver a page of the outbox; the next page, or the first one after the last."""
         with self._store.transaction():
-            outgoing, last = stored_outbox(self._store, page, self._last_now)
+            outgoing, last = stored_outbox(self._store, page, self._time.now)
         if outgoing and not self._is_paused:
             with delivering():
                 self._delivery.offered(outgoing)
@@ -696,7 +662,7 @@ class Engine:
     def _offer_announced(self, messages: Iterable[Message]) -> None:
         """Another process has written these, and has nobody for them."""
         wanted = [each for each in messages if self._delivery.wants(each)]
-        for outgoing in announced_outbox(self._store, wanted, self._last_now):
+        for outgoing in announced_outbox(self._store, wanted, self._time.now):
             if outgoing and not self._is_paused:
                 with delivering():
                     self._delivery.offered(outgoing)
@@ -729,22 +695,7 @@ class Engine:
         try:
             return control.control(self)
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
-            return _answer_to(control, failure)
-
-    def _look_at(self, reader: StoreReader, item: Item) -> Answer:
-        """On any thread. It is as late as what it sees, so nothing in it was written later."""
-        request = item.request
-        assert isinstance(request, Query | GetPromise)
-        try:
-            with reader.snapshot(READ_S) as seen:
-                at = max(self.clock.now(), self._last_now) if item.now is None else item.now
-                is_query = isinstance(request, Query)
-                reply = request.read(seen, at) if is_query else read_promise(seen, request.id, at)
-        except ReadRefused as refused:
-            return refuse(413, str(refused))
-        if isinstance(reply.data, StatsData):
-            return ok(replace(reply.data, store_time_ahead=self.clock.ahead()))
-        return reply
+            return answer_to_failure(control, failure)
 
     def pause(self) -> None:
         self._set_paused(paused=True)
@@ -803,35 +754,3 @@ def _one_by_one(ticks: Sequence[Tick], replies: Sequence[Reply]) -> Iterator[Tic
     for tick, reply in zip(ticks, replies, strict=True):
         if reply.status >= 500 and isinstance(tick, IdsTick) and len(tick.ids) > 1:
             yield from (replace(tick, ids=(each,)) for each in tick.ids)
-
-
-def _answer_to(request: Command | Query, failure: Exception) -> Answer:
-    """A failed store says so itself; anything else is a bad request or a bug."""
-    if isinstance(failure, StoreError):
-        return failure
-    wrong = validate.problems(request)
-    if wrong is not None:
-        return refuse(400, wrong)
-    logger.error("bug while serving %s", request.kind, exc_info=failure)
-    return refuse(500, f"Internal error: {type(failure).__name__}: {failure}")
-
-
-def _should_wait(take: Take, reply: Reply) -> bool:
-    """It got nothing; but a worker with somebody in line wants to hear of what is left."""
-    if not isinstance(reply.data, TakeData) or reply.data.claims:
-        return False
-    has_news = take.has_news(reply.data.next_place, reply.data.oldest_place)
-    return reply.data.again or (take.wait_ms > 0 and not has_news)
-
-
-def _in_front(take: Take, data: TakeData) -> TaskPlace | None:
-    """What it has left although it offers slots."""
-    if take.free == 0:
-        return None
-    return data.oldest_place if take.oldest else data.next_place
-
-
-def _should_hold(request: WatchPromise, reply: Reply) -> bool:
-    data = reply.data
-    is_told = isinstance(data, PromiseData | RunWatchData) and data.promise.is_pending
-    return is_told and request.waits

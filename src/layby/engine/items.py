@@ -4,10 +4,12 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
+from layby.core import validate
 from layby.core.commands import Command
 from layby.core.model import Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
+from layby.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -105,3 +107,14 @@ def answer(answers: Sequence[tuple[Item, Answer]]) -> None:
             sink(theirs)
         except Exception:
             logger.exception("a sink failed to receive its answers; the others still get theirs")
+
+
+def answer_to_failure(request: Command | Query, failure: Exception) -> Answer:
+    """A failed store says so itself; anything else is a bad request or a bug."""
+    if isinstance(failure, StoreError):
+        return failure
+    wrong = validate.problems(request)
+    if wrong is not None:
+        return refuse(400, wrong)
+    logger.error("bug while serving %s", request.kind, exc_info=failure)
+    return refuse(500, f"Internal error: {type(failure).__name__}: {failure}")

@@ -11,6 +11,7 @@ from layby.clock import Clock
 from layby.core.model import Millis
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
+from layby.engine.conflicts import told_at_once
 from layby.errors import UsageError
 from layby.store.api import Store
 from layby.store.memory import MemoryStore
@@ -87,7 +88,10 @@ def shown(address: str) -> str:
 
 def clock_of(store: Store, own: Clock) -> Clock:
     """The clock that says when things happen in this store: a shared one has its own."""
-    return store.clock_beside(own.elapsed) if isinstance(store, HasClock) else own
+    if not isinstance(store, HasClock):
+        return own
+    with told_at_once():
+        return store.clock_beside(own.elapsed)
 
 
 def _check_postgres(address: str) -> str:

@@ -12,12 +12,18 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-from layby.core.commands import Command
+from msgspec.structs import replace
+
+from layby.core.commands import GetPromise
 from layby.core.kinds import Query
-from layby.engine.items import NOT_BEGUN, Answer, Item, answer
+from layby.core.queries import read_promise
+from layby.core.replies import ok, refuse
+from layby.core.stats import StatsData
+from layby.engine.items import NOT_BEGUN, Answer, Item, answer, answer_to_failure
 from layby.engine.large_reads import LargeReads
 from layby.engine.read_turns import THREADS, ReadTurns
-from layby.errors import EngineStopped
+from layby.engine.writer_time import WriterTime
+from layby.errors import EngineStopped, ReadRefused
 from layby.store.api import Store, StoreReader
 
 GIVE_WAY_S: Final = 0.02
@@ -25,19 +31,14 @@ GIVE_WAY_S: Final = 0.02
 READ_S: Final = 10.0
 """How long a snapshot lasts at most: the log of the database grows until it ends."""
 
-Look = Callable[[StoreReader, Item], Answer]
-"""Answers a query, or raises."""
-Explain = Callable[[Command | Query, Exception], Answer]
-"""The answer to a query that failed."""
-
 
 class Reads:
     """Reads at once, on the thread of its caller, until it is started."""
 
-    def __init__(self, store: Store, look: Look, explain: Explain) -> None:
+    def __init__(self, store: Store, time: WriterTime) -> None:
         self._writer_rests = threading.Event()
         self._writer_rests.set()
-        self._new_desk = partial(_ReadDesk, self._open_reader, look, explain)
+        self._new_desk = partial(_ReadDesk, self._open_reader, time)
         self._store = store
         self._turns = ReadTurns()
         self._large = LargeReads()
@@ -135,12 +136,9 @@ class Reads:
 class _ReadDesk:
     """One thread's connection: opened for the first read, and again after a failure."""
 
-    def __init__(
-        self, open_reader: Callable[[], StoreReader], look: Look, explain: Explain
-    ) -> None:
+    def __init__(self, open_reader: Callable[[], StoreReader], time: WriterTime) -> None:
         self._open_reader = open_reader
-        self._look = look
-        self._explain = explain
+        self._time = time
         self._reader: StoreReader | None = None
 
     def answer_to(self, item: Item) -> Answer:
@@ -149,10 +147,25 @@ class _ReadDesk:
         try:
             if self._reader is None:
                 self._reader = self._open_reader()
-            return self._look(self._reader, item)
+            return self._look_at(self._reader, item)
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             self.close()
-            return self._explain(item.request, failure)
+            return answer_to_failure(item.request, failure)
+
+    def _look_at(self, reader: StoreReader, item: Item) -> Answer:
+        """It is as late as what it sees, so nothing in it was written later."""
+        request = item.request
+        assert isinstance(request, Query | GetPromise)
+        try:
+            with reader.snapshot(READ_S) as seen:
+                at = max(self._time.clock.now(), self._time.now) if item.now is None else item.now
+                is_query = isinstance(request, Query)
+                reply = request.read(seen, at) if is_query else read_promise(seen, request.id, at)
+        except ReadRefused as refused:
+            return refuse(413, str(refused))
+        if isinstance(reply.data, StatsData):
+            return ok(replace(reply.data, store_time_ahead=self._time.clock.ahead()))
+        return reply
 
     def close(self) -> None:
         if self._reader is not None:

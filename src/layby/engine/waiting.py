@@ -13,7 +13,7 @@ from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
 from layby.core.model import FAR, Millis, Promise, Task
 from layby.core.queue import Offer, TaskPlace, is_early, is_for, place_of
-from layby.core.replies import Reply, ok
+from layby.core.replies import PromiseData, Reply, RunWatchData, TakeData, ok
 from layby.engine.items import Item
 from layby.store.announcement import Announcement
 
@@ -240,6 +240,27 @@ class Watches:
         items = [item for there in self._by_id.values() for item in _items(there)]
         self._by_id.clear()
         return items
+
+
+def should_wait(take: Take, reply: Reply) -> bool:
+    """It got nothing; but a worker with somebody in line wants to hear of what is left."""
+    if not isinstance(reply.data, TakeData) or reply.data.claims:
+        return False
+    has_news = take.has_news(reply.data.next_place, reply.data.oldest_place)
+    return reply.data.again or (take.wait_ms > 0 and not has_news)
+
+
+def in_front(take: Take, data: TakeData) -> TaskPlace | None:
+    """What it has left although it offers slots."""
+    if take.free == 0:
+        return None
+    return data.oldest_place if take.oldest else data.next_place
+
+
+def should_hold(request: WatchPromise, reply: Reply) -> bool:
+    data = reply.data
+    is_told = isinstance(data, PromiseData | RunWatchData) and data.promise.is_pending
+    return is_told and request.waits
 
 
 def _items(there: Item | list[Item]) -> list[Item]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable
+from shlex import quote
 from typing import Final
 
 from layby.client.patience import send_until_answered
@@ -68,8 +69,19 @@ class FlowDirectory:
         """
         if self._here is not None and name in self._here and group in (None, self._group):
             return
-        now, group = self._elapsed(), group or self._group
-        key = (group, name)
+        group = group or self._group
+        await self._warn(name, group, "its runs", self._remedy(group))
+
+    async def warn_of_groups(self, name: str, groups: Iterable[str]) -> None:
+        """The same of tasks that have a group of their own."""
+        for group in sorted(set(groups) - {self._group}):
+            remedy = self._remedy(group)
+            if self.address == "memory:":
+                remedy = f"memory: has no other workers, so give this Runner group='{group}'"
+            await self._warn(name, group, "its tasks of that group", remedy)
+
+    async def _warn(self, name: str, group: str, what: str, remedy: str) -> None:
+        now, key = self._elapsed(), (group, name)
         if key in self._warned or now - self._looked_at.get(key, -LOOK_EVERY_MS) < LOOK_EVERY_MS:
             return
         self._looked_at[key] = now
@@ -77,11 +89,12 @@ class FlowDirectory:
         if isinstance(found, FlowData) and found.able_workers == 0:
             self._warned.add(key)
             logger.warning(
-                "workflow '%s': no living worker of group '%s' has its code, so its runs wait "
+                "workflow '%s': no living worker of group '%s' has its code, so %s wait "
                 "until one is started: %s",
                 name,
                 group,
-                self._remedy(group),
+                what,
+                remedy,
             )
 
     @property
@@ -109,7 +122,7 @@ class FlowDirectory:
             return "give it to runner.register()" if is_able else "give this Runner slots="
         group = group or self._group
         in_group = "" if group == "default" else f" --group {group}"
-        return f"layby worker MODULE --url {shown(self.address)}{in_group}"
+        return f"layby worker MODULE --url {quote(shown(self.address))}{in_group}"
 
 
 def publish(worker: Worker, flows: Iterable[Workflow]) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from layby.client.request_ids import new_request_id
+from layby.core.birth import run_priority_of
 from layby.core.commands import GetPromise, StartRun, Value
-from layby.core.model import Promise
+from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, RunData
 from layby.errors import Conflict, ContextError, error_for
 from layby.runner.limit_calls import UndefinedLimits
@@ -17,6 +18,7 @@ from layby.worker.worker import Worker
 from layby.workflow import plan
 from layby.workflow.duration_checks import Duration
 from layby.workflow.names import check_run_id
+from layby.workflow.outcome import moment
 from layby.workflow.short_ids import quoted
 from layby.workflow.turn_checks import check_priority
 from layby.workflow.workflow import Workflow
@@ -59,6 +61,8 @@ class RunStarts:
         started = await self._started(command, run_id)
         if started.created:
             await self._runner.directory.warn_if_nobody_works(flow.name)
+            groups = (node.group for node in command.nodes if node.group is not None)
+            await self._runner.directory.warn_of_groups(flow.name, groups)
             await self._undefined_limits.warn(self._runner.client, command)
             return Run(self._runner, run_id, is_new=True)
         return self._existing(started.promise, command, start_id, context)
@@ -80,6 +84,8 @@ class RunStarts:
             return Run(self._runner, run_id, is_new=True)
         if context is not None:
             _compare_contexts(run_id, root.param, command.param)
+        _compare_deadlines(run_id, root, command.timeout)
+        _compare_priorities(run_id, root, command.priority)
         return Run(self._runner, run_id)
 
     async def _exists(self, run_id: str, flow_name: str) -> bool:
@@ -122,3 +128,26 @@ def _compare_contexts(run_id: str, stored: str, given: Value) -> None:
             run_id,
             shown,
         )
+
+
+def _compare_deadlines(run_id: str, root: Promise, timeout: Millis) -> None:
+    """A start without a deadline asks for none: whoever wants the existing run need not know it."""
+    if root.is_pending and timeout < NEVER and timeout != root.timeout_at - root.created_at:
+        kept = "none" if root.timeout_at >= NEVER else moment(root.timeout_at)
+        _warn_of_kept(run_id, "deadline", kept)
+
+
+def _compare_priorities(run_id: str, root: Promise, priority: int) -> None:
+    stored = run_priority_of(root.tags)
+    if root.is_pending and priority and priority != stored:
+        _warn_of_kept(run_id, "priority", stored)
+
+
+def _warn_of_kept(run_id: str, what: str, kept: object) -> None:
+    logger.warning(
+        "run '%s' already exists and keeps its first %s (%s): the one given now does not count; "
+        "use another run id for a new run",
+        run_id,
+        what,
+        kept,
+    )

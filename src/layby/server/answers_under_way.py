@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from layby.server.rate_limited_log import RateLimitedLog
+from layby.rate_limited_log import RateLimitedLog
 from layby.server.turns import PacedTurns
 from layby.wire.large_texts import Encoded, exact_size_of, pieces_of, size_of
 

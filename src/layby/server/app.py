@@ -73,7 +73,7 @@ class Application:
         self._handler = handler
         self._gate = gate
         self._settings = settings
-        self._body_reader = BodyReader(settings.max_body, setting="http.max_body")
+        self._body_reader = BodyReader(settings.max_body, setting="server.max_body")
         self._answers = AnswersUnderWay(handler.loop_turns)
         self._room = StreamRoom()
         self._metrics = metrics

@@ -223,12 +223,12 @@ def _decision(question: Question, given: Any, *, is_form: bool) -> tuple[bool, A
             raise UsageError("choose yes or no")
         approved = fields["decision"] == "approve"
         return approved, value_in(question.schema, fields) if approved else None, by, reason
-    approved = fields.get("approved")
-    if not isinstance(approved, bool):
-        raise UsageError("approved must be true or false")
     for name in fields:
         if name not in ANSWER_FIELDS:
             raise UsageError(f"{name[:100]!r} is not known: give {', '.join(ANSWER_FIELDS)}")
+    approved = fields.get("approved")
+    if not isinstance(approved, bool):
+        raise UsageError("approved must be true or false")
     for name in ("by", "reason"):
         if not isinstance(fields.get(name), str | None):
             raise UsageError(f"{name} must be text")

@@ -15,6 +15,7 @@ from layby.delivery.routing import Router
 from layby.engine.items import NOT_BEGUN, Allowance
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
+from layby.rate_limited_log import RateLimitedLog
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.batch_answers import (
     HESITATION_S,
@@ -24,7 +25,6 @@ from layby.server.batch_answers import (
     BatchAnswers,
     Serving,
 )
-from layby.server.rate_limited_log import RateLimitedLog
 from layby.server.slice_sizes import SliceSizes
 from layby.server.turns import PAUSE_S, PacedTurns, Turns
 from layby.triggers.registry import problem_of

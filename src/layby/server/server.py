@@ -292,6 +292,12 @@ def _limit_connections(config: ServerConfig) -> ServerConfig:
     return replace(config, server=replace(config.server, max_connections=allowed))
 
 
+def _why(error: OSError) -> str:
+    """Without the address, which asyncio repeats; a name that is not known has its own words."""
+    code = error.errno or 0
+    return os.strerror(code).lower() if code > 0 else error.strerror or str(error)
+
+
 async def _listen(listener: HttpListener, host: str, port: int, flag: str) -> int:
     try:
         return await listener.listen(host, port)
@@ -301,5 +307,5 @@ async def _listen(listener: HttpListener, host: str, port: int, flag: str) -> in
             errno.EACCES: f"choose a port above 1023 with {flag}, or grant the permission",
         }.get(error.errno or 0, "give an address of this machine with --host")
         raise UsageError(
-            f"cannot listen on {host} port {port} ({error.strerror}): {remedy}"
+            f"cannot listen on {host} port {port} ({_why(error)}): {remedy}"
         ) from error

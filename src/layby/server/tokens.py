@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from layby.core.model import Millis
 from layby.errors import UsageError
+from layby.rate_limited_log import RateLimitedLog
 from layby.server.auth_config import AuthConfig
-from layby.server.rate_limited_log import RateLimitedLog
 
 logger = logging.getLogger(__name__)
 

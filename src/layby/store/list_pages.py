@@ -90,17 +90,20 @@ def items(
 
 
 def _items(read: Callable[[Sequence[str]], Rows], query: ReadItems) -> Iterator[Pair]:
-    """In order of their numbers; of several with the same number, the one that has succeeded."""
+    """In order of their numbers. One that is not in the join itself has succeeded in an earlier."""
     end = query.first + query.count + 1
     for first in range(query.first, end, CHUNK):
         numbers = range(first, min(first + CHUNK, end))
         ids = [each for index in numbers for each in query.ids_of(index)]
         found = {row[0].id: row for row in read(ids)}
         for index in numbers:
-            same = [found[each] for each in query.ids_of(index) if each in found]
-            if not same:
+            own, *earlier = query.ids_of(index)
+            same = [found[each] for each in earlier if each in found]
+            done = next((row for row in same if row[0].state == "resolved"), None)
+            shown = found.get(own, done or next(iter(same), None))
+            if shown is None:
                 return
-            yield next((row for row in same if row[0].state == "resolved"), same[0])
+            yield shown
 
 
 def schedules(

@@ -412,6 +412,9 @@ class MemoryStore(Unshared):
     def existing(self, ids: Sequence[str]) -> set[str]:
         return {key for key in ids if key in self.state.promises}
 
+    def has_room(self) -> bool:
+        return False
+
     def nodes_of(self, root_id: str, limit: int) -> list[str]:
         awaited = self._indexes.awaited.of(root_id)
         return list(

@@ -9,7 +9,17 @@ HIDDEN: Final = "***"
 
 _USER = re.compile(r"(?<=://)([^/?#:@]*):(.*)@")
 """To the last @: libpq takes every character in a password but that one as it stands."""
-_QUERY = re.compile(r"(?<![^?&\s])((?:ssl)?password)\s*=\s*('[^']*'|[^&\s]*)", re.IGNORECASE)
+
+
+def _spelt(word: str) -> str:
+    """Any letter may stand there as a % and its code."""
+    return "".join(f"(?:{each}|%{ord(each):x}|%{ord(each.upper()):x})" for each in word)
+
+
+_QUERY = re.compile(
+    rf"(?<![^?&\s])((?:{_spelt('ssl')})?{_spelt('password')})\s*=\s*('[^']*'|[^&\s]*)",
+    re.IGNORECASE,
+)
 _WORDS = re.compile(
     r"(?=\s*\w+\s*=)(.*\s)?(host|hostaddr|port|dbname|user|(ssl)?password|service)\s*=",
     re.IGNORECASE | re.DOTALL,

@@ -11,6 +11,7 @@ import os
 import selectors
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -33,14 +34,18 @@ _STARTED: Final = "CAST(extract(epoch FROM backend_start) AS text)"
 _WORKS: Final = "(state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead')"
 """Amid a pipeline it calls itself active, too, while it waits for what we have not sent."""
 _ACTIVE: Final = f"""
-    SELECT pid, {_STARTED} FROM pg_stat_activity WHERE {_WORKS} AND usename = current_user
+    SELECT pid, {_STARTED} FROM pg_stat_activity WHERE {_WORKS} AND usename = session_user
 """
-OWN: Final = f"SELECT pid, {_STARTED} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-END: Final = f"""
+_OWN: Final = f"SELECT pid, {_STARTED} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+_END: Final = f"""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE pid = %s AND {_STARTED} = %s AND NOT {_WORKS}
 """
 """What nobody can reach any more keeps its locks no longer."""
+# Whoever has connected may look at its own connections and end them. Another role that it takes on
+# (`ALTER ROLE … SET role`) may not: it finds nobody who works on anything.
+_AS_CONNECTED: Final = "SET ROLE NONE"
+_AS_BEFORE: Final = "RESET ROLE"
 
 
 class Backend(NamedTuple):
@@ -59,6 +64,23 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
     watch: "AnswerWatch | None" = None
     backend = UNKNOWN
     """Kept here: a connection that broke does not tell."""
+
+    def look_at_backend(self) -> None:
+        """Who it is that answers; asked once."""
+        self.backend = Backend(*self._as_connected(_OWN).fetchall()[0])
+
+    def end(self, former: Backend) -> None:
+        """It has nobody on this side any more."""
+        if former != UNKNOWN:
+            self._as_connected(_END, former)
+
+    def _as_connected(
+        self, statement: str, arguments: Sequence[Any] = ()
+    ) -> "psycopg.Cursor[tuple[Any, ...]]":
+        self.execute(_AS_CONNECTED)
+        found = self.execute(statement.encode(), arguments)
+        self.execute(_AS_BEFORE)
+        return found
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
         if self.watch is None:
@@ -156,13 +178,15 @@ def readable(*files: Any) -> selectors.BaseSelector:
 def _backends(connection: pq.abc.PGconn) -> set[Backend]:
     """What is active; nobody, if there is no answer in time: this may be silent as well."""
     until = monotonic() + PROBE_S
-    connection.send_query(_ACTIVE.encode())
+    connection.send_query(f"{_AS_CONNECTED};{_ACTIVE}".encode())
+    found = None
     with readable(connection.socket) as answer:
-        while connection.is_busy():
-            if not answer.select(max(0.0, until - monotonic())):
-                return set()
-            connection.consume_input()
-    found = connection.get_result()
+        for _ in range(2):  # that of the first statement tells nothing
+            while connection.is_busy():
+                if not answer.select(max(0.0, until - monotonic())):
+                    return set()
+                connection.consume_input()
+            found = connection.get_result()
     if found is None:
         return set()
     cells = ((found.get_value(row, 0), found.get_value(row, 1)) for row in range(found.ntuples))

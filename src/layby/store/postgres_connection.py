@@ -12,10 +12,12 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from layby.core.pauses import Pauses
 from layby.errors import StoreAway, StoreUnavailable, StoreUnreadable
 from layby.store.postgres_address import without_password
-from layby.store.postgres_answers import OWN, AnswerWatch, Backend, StoreConnection
+from layby.store.postgres_answers import UNKNOWN, AnswerWatch, Backend, StoreConnection
 from layby.store.postgres_failures import explained, told
 
 OLDEST_POSTGRES: Final = 140_000
+NEWER_LIMITS: Final = 170_000
+"""From this version on a transaction as a whole may have a limit."""
 CONNECT_S: Final = 5
 LOOK_UP_S: Final = 10.0
 """How long we try to find out what became of a commit."""
@@ -84,9 +86,16 @@ class Connector:
         self._failure, self._pauses = None, iter(PAUSES)
         return connection
 
-    def ask_again(self, statement: str, arguments: Sequence[Any], unless: str | None = None) -> Any:
+    def ask_again(
+        self,
+        statement: str,
+        arguments: Sequence[Any],
+        unless: str | None = None,
+        former: Backend = UNKNOWN,
+    ) -> Any:
         """One cell, asked through new connections until there is an answer; None in the end.
 
+        `former`: ended before, as nobody but it could go on with what is asked about.
         A transaction of the future is "aborted": the database has forgotten it in a crash.
         """
         until = monotonic() + LOOK_UP_S
@@ -94,6 +103,7 @@ class Connector:
         while monotonic() < until:
             try:
                 with self.connect() as connection:
+                    connection.end(former)
                     row = connection.execute(statement, arguments).fetchone()  # pyright: ignore[reportArgumentType] - a text of our own
                 if row is not None and row[0] != unless:
                     return row[0]
@@ -121,8 +131,9 @@ class Connector:
             connection.prepared_max = 1_000
             connection.adapters.register_dumper(int, Int8Dumper)
             connection.adapters.register_dumper(int, Int8BinaryDumper)
-            connection.execute(_SET, (_json(self._settings),))
-            connection.backend = Backend(*connection.execute(OWN).fetchall()[0])
+            settings = settings_of(connection.info.server_version, self._settings)
+            connection.execute(_SET, (_json(settings),))
+            connection.look_at_backend()
         except BaseException:
             connection.close()
             raise
@@ -140,6 +151,11 @@ class Connector:
                 f"{self.name}: it keeps texts as {encoding}, and layby's can only be kept as UTF8: "
                 f"{remedy}"
             )
+
+
+def settings_of(version: int, settings: Mapping[str, str]) -> Mapping[str, str]:
+    """With what this PostgreSQL has besides; each kind of connection has limits of its own."""
+    return {**settings, "transaction_timeout": "0"} if version >= NEWER_LIMITS else settings
 
 
 def _json(settings: Mapping[str, str]) -> str:

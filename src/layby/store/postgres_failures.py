@@ -114,9 +114,9 @@ def explained(
     if connecting and not code:
         code, line = _code_told(str(error)) or (code, line)
     if code == "55P03":
-        return RowLocked("a row stayed locked")
+        return RowLocked(f"{name}: a row or a table stayed locked")
     if code in _CONFLICTS:
-        return StoreConflict(_CONFLICTS[code])
+        return StoreConflict(f"{name}: {_CONFLICTS[code]}")
     said = _hidden(line, url)
     if code == "57014":
         why = "a statement took longer than 30 s and was ended: look for what keeps it busy"
@@ -135,6 +135,14 @@ def explained(
         why = "PostgreSQL is away: start it, or check the address"
         return StoreAway(f"{name}: {why} ({said})")
     return StoreError(f"{name}: the store failed ({said})")
+
+
+def explained_at_once(error: psycopg.Error, name: str, url: str = "") -> StoreError:
+    """Where nobody replays what has met another process: that is a refusal, too."""
+    failure = explained(error, name, url)
+    if isinstance(failure, StoreError):
+        return failure
+    return StoreUnavailable(f"{failure}: try again, or look for an open transaction")
 
 
 def _code_told(text: str) -> tuple[str, str] | None:

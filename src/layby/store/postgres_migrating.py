@@ -18,7 +18,7 @@ from layby.errors import StoreBusy, StoreUnreadable
 from layby.store.migrate import Migration, Schema, migrate, no_schema, schema_of
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_dialect import SCHEMA, PostgresDialect
-from layby.store.postgres_failures import explained
+from layby.store.postgres_failures import explained_at_once
 
 logger = logging.getLogger(__name__)
 Told = Callable[[str], object]
@@ -50,7 +50,7 @@ def prepare_schema(url: str, told: Told = logger.warning) -> list[Migration]:
                 return []
             return _Migrator(connection, connector.name, told).apply_all()
         except psycopg.Error as error:
-            raise explained(error, connector.name, url) from error
+            raise explained_at_once(error, connector.name, url) from error
         except StoreUnreadable as error:
             raise StoreUnreadable(f"{connector.name}: {error}") from error
 
@@ -91,6 +91,8 @@ class _Migrator:
         self._told = told
         self._pausing = threading.Event()
         """Never set: waiting for it is a pause."""
+        self._is_new = False
+        """Of a database without tables one line is told, not one for each migration."""
 
     def apply_all(self) -> list[Migration]:
         """Others may have applied some, or all, when it is our turn."""
@@ -98,8 +100,13 @@ class _Migrator:
         if Migrating(self._connection).execute(_HAS_SCHEMA).fetchone() == (False,):
             Migrating(self._connection).execute(f"CREATE SCHEMA {SCHEMA}")  # needs its own right
         applied: list[Migration] = []
+        began = monotonic()
+        self._is_new = schema_in(self._connection).version == 0
         while missing := schema_in(self._connection).missing:
             applied += self._apply(missing[0])
+        if applied and applied[0].version == 1:
+            newest, took = applied[-1].version, monotonic() - began
+            logger.info("%s: tables made, schema %d, %.1f s", self._name, newest, took)
         return applied
 
     def _take_turn(self) -> None:
@@ -122,7 +129,8 @@ class _Migrator:
                 self._pausing.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - a pause
             else:
                 took = monotonic() - began
-                logger.info("%s: %s applied, %.1f s", self._name, migration.title, took)
+                level = logging.DEBUG if self._is_new else logging.INFO
+                logger.log(level, "%s: %s applied, %.1f s", self._name, migration.title, took)
                 return applied
         raise AssertionError  # pauses never end
 

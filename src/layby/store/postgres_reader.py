@@ -13,10 +13,9 @@ from layby.store.pages import PageReads
 from layby.store.postgres import NOW, STORED_TIME
 from layby.store.postgres_connection import BY_INDEX, Connection, Connector
 from layby.store.postgres_dialect import PostgresDialect
-from layby.store.postgres_failures import explained
+from layby.store.postgres_failures import explained_at_once
 from layby.store.postgres_migrating import Migrating, has_ledger, schema_in
-from layby.store.postgres_session import PostgresSession
-from layby.store.postgres_snapshots import READ_ONLY
+from layby.store.postgres_session import PostgresSession, ReadingSession
 from layby.store.sql import SqlStore
 
 T = TypeVar("T")
@@ -28,7 +27,7 @@ class ReadingDialect(PostgresDialect):
     """All that a transaction reads is as it was when it began, and nothing is written."""
 
     def session(self, connection: Connector) -> PostgresSession:
-        return PostgresSession(connection, READ_ONLY)
+        return ReadingSession(connection)
 
 
 class PostgresReader(PageReads, SqlStore):
@@ -57,7 +56,7 @@ def _asked(connector: Connector, url: str, asked: Callable[[Connection], T]) -> 
         try:
             return asked(connection)
         except psycopg.Error as error:
-            raise explained(error, connector.name, url) from error
+            raise explained_at_once(error, connector.name, url) from error
         except StoreUnreadable as error:
             raise StoreUnreadable(f"{connector.name}: {error}") from error
 

@@ -23,9 +23,9 @@ from layby.errors import StoreAway, StoreError, StoreMigrated, StoreUnavailable
 from layby.store.api import StoreConflict
 from layby.store.bulk import Bulk, Wide
 from layby.store.migrate import OLDEST_CODE, newest_known, too_new
-from layby.store.postgres_answers import END, UNKNOWN, Backend
+from layby.store.postgres_answers import UNKNOWN
 from layby.store.postgres_connection import Connection, Connector
-from layby.store.postgres_failures import explained, is_lost
+from layby.store.postgres_failures import explained, explained_at_once, is_lost
 from layby.store.session import InLane, Queued, QueuedTurn, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
@@ -35,14 +35,14 @@ Cursor = psycopg.Cursor[tuple[Any, ...]]
 Pair = tuple[Promise, Task | None]
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 IF_WE_MAY: Final = f"({OLDEST_CODE}) <= ?"
 """The newest schema that we know is its argument."""
 _STAMP: Final = """
     SELECT CAST(pg_current_xact_id() AS text),
         CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 """
-# As long as it is in progress, nobody but the former connection could go on with it.
-_STATUS: Final = f"SELECT pg_xact_status(CAST(%s AS xid8)), ARRAY({END})"
+_STATUS: Final = "SELECT pg_xact_status(CAST(%s AS xid8))"
 # After a crash the database gives ids to others that it has not written to its log.
 _IS_OURS: Final = """
     SELECT EXISTS (
@@ -51,13 +51,15 @@ _IS_OURS: Final = """
 
 
 class PostgresSession:
+    """Whoever writes by it replays what has met another process."""
+
     errors = (psycopg.Error,)
 
     def __init__(self, connector: Connector, begin: str = BEGIN) -> None:
         self._connector = connector
         self._begin = begin
         self._connection: Connection | None = None
-        self._former: Backend | None = None
+        self._former = UNKNOWN
         """What was at the other end of a connection that broke: it may not know."""
         self._has_begun = False
         self._waiting: list[tuple[str, Arguments]] = []
@@ -80,9 +82,8 @@ class PostgresSession:
         self._waiting.clear()
         if self._connection is None:
             self._connection = self._connector.connect()
-            if self._former is not None:
-                self._connection.execute(END, self._former)
-                self._former = None
+            self._connection.end(self._former)
+            self._former = UNKNOWN
 
     def commit(self) -> None:
         if not self._has_begun and not self._waiting:
@@ -133,7 +134,7 @@ class PostgresSession:
     def _has_happened(self, xact_id: str) -> bool | None:
         """Whether this transaction is committed; None if that is not known."""
         ask = self._connector.ask_again
-        outcome = ask(_STATUS, (xact_id, *(self._former or UNKNOWN)), unless="in progress")
+        outcome = ask(_STATUS, (xact_id,), unless="in progress", former=self._former)
         if outcome != "committed":
             return False if outcome == "aborted" else None
         return ask(_IS_OURS, (self.server, xact_id))
@@ -399,6 +400,17 @@ def _maker(sort: Any) -> Callable[[list[tuple[Any, ...]]], Any]:
         make = _struct_maker(ROWS[each])
         return lambda rows: [make(row) for row in rows]
     return lambda rows: rows
+
+
+class ReadingSession(PostgresSession):
+    """Nothing is written by it, and nobody replays what it reads."""
+
+    def __init__(self, connector: Connector) -> None:
+        super().__init__(connector, READ_ONLY)
+
+    def explained(self, error: Exception, name: str) -> StoreError:
+        assert isinstance(error, psycopg.Error)
+        return explained_at_once(error, name)
 
 
 def _struct_maker(table: Table) -> Callable[[tuple[Any, ...]], Any]:

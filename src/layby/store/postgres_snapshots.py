@@ -4,23 +4,20 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
-from typing import Final
 
 from layby.errors import ReadRefused, StoreBusy
 from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_connection import BY_INDEX, Connector
-from layby.store.postgres_session import Arguments, Cursor, PostgresSession
+from layby.store.postgres_session import Arguments, Cursor, ReadingSession
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
 
-READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
-
-class TimedSession(PostgresSession):
+class TimedSession(ReadingSession):
     """Ends what it is asked when its time is over: between two statements, and within one."""
 
     def __init__(self, url: str, give_way: Callable[[], None], watch: AnswerWatch) -> None:
-        super().__init__(Connector(url, BY_INDEX, watch), READ_ONLY)
+        super().__init__(Connector(url, BY_INDEX, watch))
         self._give_way = give_way
         self.until = inf
 

@@ -35,14 +35,18 @@ def prepare_shrinking(connection: sqlite3.Connection) -> None:
 
 
 def shrink(connection: sqlite3.Connection) -> None:
-    """Within the transaction that has deleted rows; does nothing where pages are not given back."""
-    if _number(connection, "auto_vacuum") != INCREMENTAL:
-        return
-    pages = _number(connection, "page_count")
-    excess = min(_number(connection, "freelist_count") - _spare(pages), PAGES_AT_ONCE)
-    for _ in range(excess):
+    """Within a transaction, such as the one that has deleted rows."""
+    for _ in range(min(excess_pages(connection), PAGES_AT_ONCE)):
         # Of a statement without columns, sqlite3 makes one step: that is one page.
         connection.execute("PRAGMA incremental_vacuum")
+
+
+def excess_pages(connection: sqlite3.Connection) -> int:
+    """Free pages that can be given back; none of a file that keeps its pages."""
+    if _number(connection, "auto_vacuum") != INCREMENTAL:
+        return 0
+    spare = _spare(_number(connection, "page_count"))
+    return max(0, _number(connection, "freelist_count") - spare)
 
 
 def free_space(connection: sqlite3.Connection) -> FreeSpace:

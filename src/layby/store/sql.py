@@ -1,6 +1,5 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -10,7 +9,6 @@ import msgspec
 from layby.core import endings
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
-from layby.core.codes import read_refusals
 from layby.core.due import due, due_last, next_pruning
 from layby.core.endings import Key, Look
 from layby.core.footprint import Footprint
@@ -18,7 +16,6 @@ from layby.core.lane import Lane, Waiter
 from layby.core.limit import Limit
 from layby.core.model import (
     FAR,
-    Codes,
     Holder,
     Listener,
     Message,
@@ -32,7 +29,6 @@ from layby.core.model import (
 from layby.core.queries import (
     OfferMessages,
 )
-from layby.core.queue import Dated, Queue, Ready, TakeKey, queues_of
 from layby.core.rows import Rows
 from layby.core.schedule_row import MOST_OPEN_RUNS, Schedule, run_ids_between
 from layby.core.settings import Calendar, Settings
@@ -41,6 +37,7 @@ from layby.store import indexed_tags
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
 from layby.store.page_bounds import WHOLE, Pair
+from layby.store.ready_queue import ReadyQueue
 from layby.store.session import InLane, Reading, packed
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import LAST, Statements, naming
@@ -82,9 +79,6 @@ _task_cells = getter(TASKS.columns[1:])
 _promise_move = getter((PROMISES.columns[0], *PROMISE_MOVES))
 _task_move = getter((TASKS.columns[0], *TASK_MOVES))
 
-FRONT = 8
-"""How many more ready tasks than needed are read, in case some are not for this worker."""
-
 
 class SqlStore(Unshared, SqlReads):
     """What the writer asks of a database; who only looks at a file reads lists by it too."""
@@ -102,6 +96,7 @@ class SqlStore(Unshared, SqlReads):
         self._connection = connection
         self._settings = settings
         self._calendar = calendar
+        self._queue = ReadyQueue(self._session, dialect, settings.roots_per_take)
 
     def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a file's
         return self._within()
@@ -254,82 +249,8 @@ class SqlStore(Unshared, SqlReads):
         """
         until = max(now, footprint.until)
         for key in footprint.takes:
-            rows.ready[key] = self._ready(key, footprint, until)
+            rows.ready[key] = self._queue.find(key, footprint, until)
         return rows.queued_ids()
-
-    def _refused(self, at: dict[str, Any], names: Sequence[str], codes: Codes, most: int) -> Queue:
-        """Ready tasks that some code has refused, but none of these; oldest first."""
-        refusals = map(read_refusals, self._session.texts(self._sql.dialect.refusals, at))
-        ours = [each.to_text() for each in refusals if each.name in names and each.allow(codes)]
-        if not ours:
-            return Queue()
-        look = {"refusals": packed(ours), "most": most}
-        turns = self._session.queued_turns(self._sql.dialect.refused, at | look)
-        oldest = sorted((ready_at, task_id, -priority) for priority, ready_at, task_id, _ in turns)
-        entries = ((negative, ready_at, task_id) for ready_at, task_id, negative in oldest[:most])
-        return Queue(sorted(entries))
-
-    def _ready(self, key: TakeKey, footprint: Footprint, until: Millis) -> Ready:
-        """Ready tasks of some names, in order.
-
-        A worker usually knows every name of its group: one look at the front of the queue
-        is enough. Only if unknown names are in front is each name looked up separately.
-        """
-        group, names, prefix, codes = key
-        if not names:
-            return Ready.of(Queue(), Queue(), Queue())
-        at = {"group": group, "now": until, "since": footprint.since, "prefix": prefix}
-        nodes, roots = footprint.nodes_of(group), footprint.roots(self._settings.roots_per_take)
-        known = frozenset(names)
-        plain, found_roots, has_refused, has_prior = self._plain(at, known, nodes, roots)
-        by_priority: dict[int, Sequence[Dated]] = {0: plain[:nodes]}
-        if has_prior:
-            by_priority |= self._prior(at, known, nodes)
-        in_turn, oldest = queues_of(by_priority, nodes)
-        first_roots = Queue(((0, *each) for each in found_roots[:roots]), roots)
-        most = footprint.refused
-        refused = self._refused(at, names, codes, most) if has_refused else Queue()
-        return Ready.of(in_turn, first_roots, refused, oldest)
-
-    def _prior(
-        self, at: dict[str, Any], names: frozenset[str], most: int
-    ) -> dict[int, list[Dated]]:
-        """The oldest ready nodes of each priority, in the same two steps."""
-        look = most + FRONT
-        front = self._session.queued_turns(self._sql.dialect.prior, at | {"most": look})
-        seen = Counter(priority for priority, *_ in front)
-        mine = [each for each in front if each[3] in names]
-        found = Counter(priority for priority, *_ in mine)
-        hidden = [each for each in seen if seen[each] == look and found[each] < most]
-        if hidden:
-            by_name = {"names": packed(sorted(names)), "priorities": packed(hidden), "most": most}
-            named = self._session.queued_turns(self._sql.dialect.prior_by_name, at | by_name)
-            mine = [*(each for each in mine if each[0] not in hidden), *named]
-        by_priority: defaultdict[int, list[Dated]] = defaultdict(list)
-        for priority, ready_at, task_id, _ in sorted(mine):
-            by_priority[priority].append((ready_at, task_id))
-        return by_priority
-
-    def _plain(
-        self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int
-    ) -> tuple[list[Dated], list[Dated], bool, bool]:
-        """Nodes without a priority, and roots; and whether there are nodes that code has refused,
-        or with a priority.
-        """
-        look = {"nodes": nodes + FRONT, "roots": roots + FRONT}
-        *front, has_refused, has_prior = self._session.queue(self._sql.dialect.front, at | look)
-        mine = [[each for each in part if each[2] in names] for part in front]
-        if any(
-            len(found) < wanted and len(part) == limit
-            for found, wanted, part, limit in zip(
-                mine, (nodes, roots), front, look.values(), strict=True
-            )
-        ):
-            limits = {"names": packed(sorted(names)), "nodes": nodes, "roots": roots}
-            *named, _, _ = self._session.queue(self._sql.dialect.by_name, at | limits)
-            mine = [sorted(each) for each in named]
-        ours, roots_of_ours = ([(at, key) for at, key, _ in part] for part in mine)
-        return ours, roots_of_ours, has_refused, has_prior
 
     def _list_branches(self, footprint: Footprint) -> Reading:
         """Each promise of a branch, with the branch."""
@@ -541,6 +462,9 @@ class SqlStore(Unshared, SqlReads):
 
     def existing(self, ids: Sequence[str]) -> set[str]:
         return set(self._one(self._sql.existing, _texts, packed(ids)))
+
+    def has_room(self) -> bool:
+        return False  # PostgreSQL sees to that by itself
 
     def earliest(self) -> Millis:
         found: Sequence[int | None] = self._session.row(self._sql.earliest)

@@ -19,7 +19,7 @@ from layby.store.failures import explained
 from layby.store.migrate import Schema, migrate, refuse_outdated, refuse_strangers, schema_of
 from layby.store.own_file import OwnFile
 from layby.store.ownership import Ownership, refuse_other_name
-from layby.store.shrinking import compact, prepare_shrinking, shrink
+from layby.store.shrinking import compact, excess_pages, prepare_shrinking, shrink
 from layby.store.sql import SqlStore
 from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
 
@@ -120,8 +120,11 @@ class SqliteStore(SqlStore):
 
     def save(self, changes: Changes, now: Millis = 0) -> None:
         super().save(changes, now)
-        if changes.deleted:
+        if changes.deleted or changes.gives_room_back:
             shrink(self._connection)
+
+    def has_room(self) -> bool:
+        return excess_pages(self._connection) > 0
 
     def compact(self) -> None:
         """Write the file anew; needs as much room again beside it, and takes its time."""

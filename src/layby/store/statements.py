@@ -71,13 +71,15 @@ class Statements:
         self.lean_pair = without(self.pair, "promises", param=EMPTY, value=EMPTY)
         self.bare_pair = _without_texts_of_tasks(self.lean_pair)
         self._prepare_loads()
+        self._prepare_lists()
         self._prepare_writes()
+        self._prepare_ticks()
         self._prepare_time()
         self._prepare_pruning()
         self._prepare_limits()
 
     def _prepare_loads(self) -> None:
-        """What a batch declares, and the few reads that are not by id."""
+        """What a batch declares."""
         among, cells = self.dialect.among, self.dialect.cells
         self.pairs = self._all(self._without_large_texts(), f"promises WHERE {among('id')}")
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
@@ -110,6 +112,16 @@ class Statements:
                     AND EXISTS (SELECT 1 FROM tags AS t
                         WHERE t.key = '{SCHEDULE}' AND t.value = ? AND t.id = promises.id)
                 ORDER BY id DESC LIMIT ?) AS found""",
+        )
+
+    def _prepare_lists(self) -> None:
+        """The few reads that are not by id."""
+        self.item_states = self._all(
+            self.dialect.cells("state", "task_state", "task_sub_status", "found"),
+            """(SELECT state, task_state, task_sub_status, count(*) AS found FROM promises
+                WHERE id > ? AND id < ? AND task_kind = 'node'
+                    AND substr(id, CAST(? AS integer)) NOT LIKE ?
+                GROUP BY state, task_state, task_sub_status) AS counted""",
         )
         self.flow = self._select(FLOWS, '"group" = ? AND name = ?')
         self.flow_names = self._all(
@@ -163,8 +175,8 @@ class Statements:
         self.insert_schedules = self._add(SCHEDULES)
         self.drop_schedules = Bulk(f"DELETE FROM schedules WHERE {among('id')}")
 
-    def _prepare_time(self) -> None:
-        """What is due, in the order a tick handles it, and when to look next."""
+    def _prepare_ticks(self) -> None:
+        """What is due, in the order a tick handles it."""
         self.due_promises = self._ids(
             f"settled_at IS NULL AND internal = 0 AND timeout_at < {NEVER} AND timeout_at <= ?",
             "timeout_at, id",
@@ -194,14 +206,10 @@ class Statements:
             """(SELECT awaited FROM waits WHERE awaiter = ? AND mode NOT IN ('any', 'read', 'below')
                 ORDER BY awaited LIMIT ?) AS nodes""",
         )
-        self.item_states = self._all(
-            self.dialect.cells("state", "task_state", "task_sub_status", "found"),
-            """(SELECT state, task_state, task_sub_status, count(*) AS found FROM promises
-                WHERE id > ? AND id < ? AND task_kind = 'node'
-                    AND substr(id, CAST(? AS integer)) NOT LIKE ?
-                GROUP BY state, task_state, task_sub_status) AS counted""",
-        )
         self.held_ids = self._ids("task_holder = ? AND task_pid = ?", "id")
+
+    def _prepare_time(self) -> None:
+        """When to look next, and what a store keeps of itself."""
         self.earliest = f"""
             SELECT
                 (SELECT min(timeout_at) FROM promises

@@ -78,6 +78,7 @@ class HttpPoll(PolledTrigger, frozen=True):
 
     def __post_init__(self) -> None:
         _check_headers(self.headers)
+        _check_until(self, self.until)
         check_types(self, HttpPoll)
         check_pace(self)
         parts = _parts_of(self.url)
@@ -156,11 +157,19 @@ class SqlPoll(PolledTrigger, frozen=True):
     """Seconds for one query."""
 
     def __post_init__(self) -> None:
+        _check_until(self, self.until)
         check_types(self, SqlPoll)
         check_pace(self)
         require(bool(self.connection.strip()), self, "connection", "the name of a database")
         require(bool(self.query.strip()), self, "query", "the SQL to run")
         _check_timeout(self, self.timeout)
+
+
+def _check_until(given: PolledTrigger, until: object) -> None:
+    """Before its type: somebody who has written a lambda needs to know what else to write."""
+    is_good = until is None or isinstance(until, Compare)
+    example = 'a comparison such as triggers.Compare("/state", "==", "done"), not code'
+    require(is_good, given, "until", example)
 
 
 BUILT_IN: Final[tuple[type[PolledTrigger], ...]] = (FileExists, HttpPoll, SqlPoll)

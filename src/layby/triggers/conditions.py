@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from operator import ge, gt, le, lt
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 from msgspec import Struct
 
@@ -27,6 +27,9 @@ class Compare(Struct, frozen=True, forbid_unknown_fields=True):
     value: Any = None
 
     def __post_init__(self) -> None:
+        if self.op not in get_args(Comparison):
+            known = ", ".join(get_args(Comparison))
+            raise UsageError(f"{self.op!r} is not a comparison: use one of {known}")
         if self.pointer and not self.pointer.startswith("/"):
             raise UsageError(
                 f"{self.pointer!r} is not a JSON pointer: write for example /job/state, "

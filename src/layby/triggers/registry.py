@@ -136,3 +136,8 @@ def register(trigger: T) -> T:
     """
     REGISTRY.add(trigger)
     return trigger
+
+
+def is_unregistered(kind: str) -> bool:
+    """Whether somebody has to run such triggers, and this process could not."""
+    return kind not in _OWN and kind not in REGISTRY

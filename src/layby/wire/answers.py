@@ -44,11 +44,11 @@ from layby.wire.records import (
     PairRecord,
     PromiseRecord,
     ScheduleRecord,
-    SnapshotRecord,
     TaskRecord,
     WireRecord,
     promises_of,
 )
+from layby.wire.snapshot_record import SnapshotRecord
 
 
 class AnswerHead(Struct, frozen=True, rename="camel"):

@@ -24,13 +24,13 @@ _PART: Final = re.compile(r"([0-9]+)(ms|[smhd])")
 _WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
 
 
-def parse(text: str, least: Millis = 1) -> Millis:
+def parse(text: str, least: Millis = 1, most: Millis = FAR) -> Millis:
     """Whole numbers, each with its unit: a number alone could mean anything."""
     if len(text) > 100 or not _WHOLE.fullmatch(text):
         raise UsageError(f"{text[:100]!r} is not a duration: write {EXAMPLE}")
     total = sum(int(number) * UNITS[unit] for number, unit in _PART.findall(text))
-    if not least <= total <= FAR:
-        bounds = f"at least {shown(least)}" if total < least else f"at most {shown(FAR)}"
+    if not least <= total <= most:
+        bounds = f"at least {shown(least)}" if total < least else f"at most {shown(most)}"
         raise UsageError(f"{text!r} is not a duration that makes sense here: give {bounds}")
     return total
 

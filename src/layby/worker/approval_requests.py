@@ -1,7 +1,7 @@
 """What a task asks people: an approval that is opened, waited for, and answered with yes or no."""
 
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from msgspec import Struct, to_builtins
 
@@ -168,6 +168,12 @@ class Approval:
         await self.open()
         return await self._handle.link(self.id, expires)
 
+    def __bool__(self) -> NoReturn:
+        """A forgotten `await` must not be a yes."""
+        raise UsageError(
+            f"approval {self.id} is a question, not an answer: write `await` before it first"
+        )
+
     def __await__(self) -> Generator[Any, Any, ApprovalAnswer]:
         return self.wait().__await__()
 
@@ -194,6 +200,12 @@ class BlockingApproval:
     def term(self) -> ApprovalTerm:
         """As a wait of a bundle."""
         return self._approval.term
+
+    def __bool__(self) -> NoReturn:
+        """A forgotten `wait()` must not be a yes."""
+        raise UsageError(
+            f"approval {self.id} is a question, not an answer: call its wait() for the answer"
+        )
 
     def open(self) -> str:
         return self._handle.call(self._approval.open())

@@ -602,6 +602,12 @@ class Attempt:
         """A wait is given up for good: what was made for it is cancelled with the next write."""
         self._withdrawn = (*self._withdrawn, promise_id)
 
+    def withdraw_now(self, promise_id: str) -> None:
+        """Others work for it, and the next write may be far away."""
+        self.withdraw(promise_id)
+        if self.is_open:
+            self._annotate()
+
     def carry(self, record_id: str, record: Record) -> StoredRecord:
         """Record the end of a wait with what is written next. The future has the record that is
         stored then: if a person has ended the wait first, it is not this one.

@@ -14,8 +14,10 @@ from collections.abc import (
     Mapping,
 )
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
 
+from layby.errors import UsageError
 from layby.program import Served
 from layby.triggers import Trigger
 from layby.worker.approval_requests import BlockingApproval
@@ -178,7 +180,8 @@ class BlockingHandle:
             while (found := self.wait(_next_of(results))) is not NO_MORE:
                 yield found
         finally:
-            self.call(_closed(results))
+            with suppress(asyncio.CancelledError, UsageError):  # the body has ended before
+                self.call(_closed(results))
 
     def promise(self, name: str) -> "BlockingToken":
         return BlockingToken(self, self.call(self._handle.promise(name)))

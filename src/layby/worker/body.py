@@ -36,7 +36,10 @@ class Body(Contender):
         if claim is None:
             super().__init__(is_call=call is not None)
         else:
-            super().__init__(priority=claim.task.priority, slots=claim.task.slots)
+            task = claim.task
+            super().__init__(
+                priority=task.priority, slots=task.slots, is_limited=task.limits is not None
+            )
         self._host = host
         self.claim = claim
         """Kept until the body begins."""

@@ -7,6 +7,8 @@ A contender is what may hold slots, one or several: a claimed task that is being
 a call that has been announced. Resumed bodies, claimed tasks and calls stand in one line, each with
 the time since when it is ready: its place. Free slots go to those of the highest priority, and of
 these to the oldest; but every eighth time to the oldest of all, so that nobody waits for ever.
+That one may stand behind a gate, where no answer names it: so when tasks with limits begin, every
+eighth question is for the oldest, whatever is known to be left.
 Tasks in the store take part: every answer to a take says which one there has the first turn, and
 which is the oldest, and while that one comes before the head of the line, free slots are reserved
 for it and ask for it (`before`). An answer that cannot say it leaves `ANYBODY` there.
@@ -78,6 +80,7 @@ class Contender:
         "has_begun",
         "is_call",
         "is_ending",
+        "is_limited",
         "joined_at",
         "number",
         "place",
@@ -86,7 +89,14 @@ class Contender:
         "slots",
     )
 
-    def __init__(self, *, is_call: bool = False, priority: int = 0, slots: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        is_call: bool = False,
+        priority: int = 0,
+        slots: int = 1,
+        is_limited: bool = False,
+    ) -> None:
         self.slot_state = OUT
         self.has_begun = False
         """Whether its code has started."""
@@ -97,6 +107,8 @@ class Contender:
         self.priority = priority
         self.slots = slots
         """How many it holds when it runs: all there are, if it needs more."""
+        self.is_limited = is_limited
+        """Others may wait for the permits that it holds."""
         self.place: Millis = 0
         """Since when it is ready."""
         self.number = 0
@@ -174,6 +186,8 @@ class Credit:
         self._prior_waiting = 0
         """How many in line have a priority."""
         self._turns = 0
+        self._limited_at = -EVERY
+        """Which turn was the last of a task with limits."""
         self._is_in_doubt = False
         """Something has happened since we were told that a task is left which needs more slots than
         are free: it may be gone.
@@ -345,6 +359,8 @@ class Credit:
             head.slot_state = HELD
             self.held += head.slots
             self._turns += 1
+            if head.is_limited:
+                self._limited_at = self._turns
             granted.append(head)
         return granted
 
@@ -352,7 +368,7 @@ class Credit:
         """What a command sent now may bring back; tasks ahead of slots too if `now` is given."""
         wanted = max(most, self._needed()) if most > 0 else 0
         free = max(0, min(wanted, self.room)) if self.is_open else 0
-        head, is_for_oldest = self._head(), self._is_turn_of_oldest
+        head, is_for_oldest = self._head(), self._seeks_oldest
         if free and (head is not None or is_for_oldest):
             return self._asked(free, before=head, oldest=is_for_oldest)
         if now is None or self.room > free:
@@ -386,7 +402,7 @@ class Credit:
         if is_kept_for and is_for_oldest:
             return Offer(self.room, in_line=True, left=left, oldest=True)
         if not self.is_open or self._waiting == 0:
-            return Offer(self.free)
+            return Offer(self.free, oldest=self._seeks_oldest and self.free > 0)
         if left is None or is_kept_for:
             return Offer(self.free, in_line=True, left=left)
         if self._is_mixed or self.room > 0:
@@ -471,6 +487,16 @@ class Credit:
     @property
     def _is_turn_of_oldest(self) -> bool:
         return self._turns % EVERY == EVERY - 1 and self._is_mixed
+
+    @property
+    def _seeks_oldest(self) -> bool:
+        """Whether the next question is for the oldest of all. Where priorities are not known to
+        matter it is still every eighth while tasks with limits begin; those that were asked for
+        already begin before its answer.
+        """
+        if self._is_mixed or self._turns - self._limited_at >= EVERY:
+            return self._is_turn_of_oldest
+        return (self._turns + self.reserved) % EVERY == EVERY - 1
 
     @property
     def _left(self) -> TaskPlace | None:

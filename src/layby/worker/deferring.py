@@ -4,8 +4,9 @@ The body is ended by an exception that `except Exception` does not catch. What i
 with the attempt, so code that swallows the exception is deferred all the same when it ends.
 """
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 from msgspec import Raw, Struct, UnsetType
@@ -16,13 +17,17 @@ from layby.core.replies import Resumed, TriggerEvent
 from layby.errors import ContextError, ResultExpired, UsageError
 from layby.program import function_name
 from layby.triggers import Trigger
+from layby.triggers.registry import is_unregistered
 from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of
 from layby.wire.trigger_events import payload_of
 from layby.worker.replay import Record, Replay, encoded
 
+logger = logging.getLogger(__name__)
+
 MAX_ARGS_BYTES = 2**16
 MAX_KWARGS_BYTES = 1_000_000
+_TOLD: Final[set[str]] = set()
 
 
 class Deferred(BaseException):
@@ -93,8 +98,23 @@ async def event_or_defer(attempt: DeferringAttempt, asked: Deferral, record_id: 
         told = Record("defer", resumed.kind, [event.id, event.state, event.by, event.reason])
         await attempt.record(record_id, encoded(told))
         return payload_of(event, attempt.id)
+    if is_unregistered(asked.trigger.kind):
+        _tell_unregistered(asked.trigger.kind, attempt.id)
     attempt.deferral = msgspec.structs.replace(asked, key=key)
     raise Deferred(f"{attempt.id} is deferred until {asked.trigger.kind} fires")
+
+
+def _tell_unregistered(kind: str, task_id: str) -> None:
+    """Once for each class: another process may have it, but a forgotten line waits for ever."""
+    if kind not in _TOLD:
+        _TOLD.add(kind)
+        logger.warning(
+            "%s waits for trigger %s, which this process does not run, as it is not registered: "
+            "write @triggers.register above class %s, unless another process has it",
+            task_id,
+            kind,
+            kind,
+        )
 
 
 async def _event_again(attempt: DeferringAttempt, record: Record) -> TriggerEvent:

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -442,9 +442,10 @@ class TaskHandle:
         call = MapCall(self._attempt_with_store(), task, on_error, limit)
         join = await self._begin_map(call, items, key)
         ended = join.promise
-        if ended.is_pending:
-            watch = self._attempt_with_store().watch(ended.id)
-            ended = settled_promise(await self._parked_on(call, join, watch), ended.id)
+        if ended.is_pending or join.is_given_up:
+            with call.withdrawing(ended.id):
+                settled = await self._parked(call.end_of(join), call.waiting_for(join))
+            ended = settled_promise(settled, ended.id)
         await self._shared.ensure_held()
         return await call.results(join, ended)
 
@@ -460,32 +461,20 @@ class TaskHandle:
         """As `map`, but each result comes when its item has ended."""
         call = MapCall(self._attempt_with_store(), task, on_error, limit)
         join = await self._begin_map(call, items, key)
-        ended = await call.ended_items(join)
-        try:
+        with call.withdrawing(join.promise.id), closing(call.items_as_they_end(join)) as ended:
+            await ended.read(call.items(join))
             while not ended.is_empty:
                 for number, item in ended.take():
                     await self._shared.ensure_held()
                     yield call.result_of(number, item)
                 if not ended.is_empty:
-                    await self._parked_on(call, join, ended.more())
-        except GeneratorExit:
-            call.withdraw(join.promise.id)
-            raise
-        finally:
-            ended.stop()
+                    await self._parked(ended.more(), call.waiting_for(join))
 
     async def _begin_map(self, call: MapCall, items: Iterable[Any], key: str | None) -> Join:
         self._shared.register()
         replay = self._attempt_with_store().replay
         with replay.keyed("map", checked_key(key)) as name:
             return await call.begin(name, items)
-
-    async def _parked_on(self, call: MapCall, join: Join, future: "asyncio.Future[Any]") -> Any:
-        try:
-            return await self._parked(future, replace(call.waiting, awaited=join.promise.id))
-        except asyncio.CancelledError:
-            call.withdraw(join.promise.id)
-            raise
 
     async def defer(
         self,

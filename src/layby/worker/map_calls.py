@@ -8,15 +8,17 @@ a join that failed before that is followed by another one, which runs only what 
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, Literal, TypedDict, cast
 from urllib.parse import quote
 
 from msgspec import Struct
 
+from layby.core import values
 from layby.core.commands import AddItems, Value
-from layby.core.joins import ITEM_FAILED, MAP, MAX_ITEM_BYTES, mapped_by
+from layby.core.joins import ITEM_FAILED, MAP, MAX_ITEM_BYTES, MAX_ITEMS, mapped_by
 from layby.core.maps import MAX_PORTION
 from layby.core.model import Promise
 from layby.core.queries import ReadItems
@@ -70,6 +72,8 @@ class Join(Struct, frozen=True):
     items: int | None
     earlier: tuple[str, ...] = ()
     """Joins of the same call in tries that have failed, the latest first."""
+    is_given_up: bool = False
+    """An earlier run of the body has given it up: this one waits until it does so, too."""
 
 
 class GivenItems:
@@ -106,9 +110,9 @@ class MapCall:
         self._collects = on_error == "collect"
         self._mapped: Mapped = attempt.loaded.mapped(task)
 
-    @property
-    def waiting(self) -> WaitingOn:
-        return WaitingOn("map", f"waiting for the items of {self._mapped.task_id}")
+    def waiting_for(self, join: Join) -> WaitingOn:
+        sentence = f"waiting for the items of {self._mapped.task_id}"
+        return WaitingOn("map", sentence, awaited=join.promise.id)
 
     # --- making it -----------------------------------------------------------------------
 
@@ -138,30 +142,40 @@ class MapCall:
     async def _begin(self, key: str, given: "GivenItems", *, is_there: bool = False) -> Join:
         join_id, earlier, was_there = await self._find(key)
         if is_there or was_there:
-            join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
+            with self.withdrawing(join_id):
+                join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
             if not join.promise.is_pending or join.items is not None:
-                return Join(join.promise, join.items, earlier)
+                is_given_up = not is_there and join.promise.value == values.given_up()
+                return Join(join.promise, join.items, earlier, is_given_up)
         else:
             self._attempt.check_fits(self._mapped)
-        found = None
-        try:
-            for portion in given.portions():
-                found = await self._add(join_id, earlier, portion)
-                if not found.promise.is_pending or found.items is not None:
-                    break
-        except BaseException:
-            if found is not None:
-                self.withdraw(join_id)
-            raise
-        assert found is not None  # there is always a last portion
+        found = await self._add_all(join_id, earlier, given)
         return Join(found.promise, found.items, earlier)
+
+    async def _add_all(
+        self, join_id: str, earlier: tuple[str, ...], given: "GivenItems"
+    ) -> JoinData:
+        found = None
+        with self.withdrawing(join_id):
+            try:
+                for portion in given.portions():
+                    found = await self._add(join_id, earlier, portion)
+                    if not found.promise.is_pending or found.items is not None:
+                        break
+            except Exception:
+                if found is not None:
+                    self.withdraw(join_id)
+                raise
+        assert found is not None  # there is always a last portion
+        return found
 
     async def _find(self, key: str) -> tuple[str, tuple[str, ...], bool]:
         """The id of the join, those that failed before it, and whether it exists."""
         earlier: tuple[str, ...] = ()
         for number in count(1):
             join_id = join_id_of(self._attempt.id, key, number)
-            found = await self._attempt.read(join_id) if self._attempt.try_number > 1 else None
+            with self.withdrawing(join_id):
+                found = await self._attempt.read(join_id) if self._attempt.try_number > 1 else None
             if found is None:
                 return join_id, earlier, False
             if not self._attempt.replay.must_be_repeated(found):
@@ -197,10 +211,26 @@ class MapCall:
         self._check_same(added.promise)
         return added
 
+    @contextmanager
+    def withdrawing(self, join_id: str) -> Generator[None]:
+        """Whoever gives up inside gives the map up, even if nobody knows yet whether it is there:
+        what has been asked for is done before what is asked for now.
+        """
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            self.withdraw(join_id)
+            raise
+
     def withdraw(self, join_id: str) -> None:
         """The body has given it up. Not when the body is ended: a later run goes on with it."""
         if not self._attempt.is_ending:
-            self._attempt.withdraw(join_id)
+            self._attempt.withdraw_now(join_id)
+
+    def end_of(self, join: Join) -> "asyncio.Future[Any]":
+        if join.is_given_up:
+            return asyncio.get_running_loop().create_future()
+        return self._attempt.watch(join.promise.id)
 
     # --- its results ---------------------------------------------------------------------
 
@@ -224,6 +254,8 @@ class MapCall:
             if not isinstance(page := reply.data, PromisePage):
                 raise error_for(reply.status, f"the items of {query.id}: {reply.data}")
             for number, promise in enumerate(page.promises, first):
+                if number == join.items:
+                    return  # there were more in a try that has failed
                 yield number, promise
             first = None if page.cursor is None else int(page.cursor)
 
@@ -249,48 +281,65 @@ class MapCall:
 
     # --- its items as they end -----------------------------------------------------------
 
-    async def ended_items(self, join: Join) -> "EndedItems":
-        found = EndedItems(self._attempt)
-        async for number, item in self.items(join):
-            found.add(number, item)
-        return found
+    def items_as_they_end(self, join: Join) -> "EndedItems":
+        return EndedItems(self._attempt, join)
 
 
 class EndedItems:
-    """Items of a join as they end, and futures that say when there are more."""
+    """Items of a join as they end, and futures that say when there are more.
 
-    def __init__(self, attempt: Attempt) -> None:
+    Those that were cancelled with the join come last, whenever that was; or never, if an earlier
+    run of the body has given the join up: it did not hear of them either.
+    """
+
+    def __init__(self, attempt: Attempt, join: Join) -> None:
         self._attempt = attempt
+        self._with_join = values.map_has_ended(join.promise.id)
+        self._is_given_up = join.is_given_up
+        self._cut: list[tuple[int, Promise]] = []
+        """Those that were cancelled with the join."""
         self._ended: list[tuple[int, Promise]] = []
         self._unwatched: deque[tuple[int, str]] = deque()
         self._watches: dict[int, PromiseWatch] = {}
         self._more: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        """Why no more ends will be heard of."""
 
-    def add(self, number: int, item: Promise) -> None:
-        if item.is_pending:
-            self._unwatched.append((number, item.id))
-        else:
-            self._ended.append((number, item))
+    async def read(self, items: AsyncIterator[tuple[int, Promise]]) -> None:
+        async for number, item in items:
+            if item.is_pending:
+                self._unwatched.append((number, item.id))
+            else:
+                self._note(number, item)
+
+    def _note(self, number: int, item: Promise) -> None:
+        is_cut = item.value == self._with_join
+        (self._cut if is_cut else self._ended).append((number, item))
 
     def take(self) -> list[tuple[int, Promise]]:
         """Those that have ended since the last call, in the order in which they did."""
         self._watch_more()
+        if self._has_only_cut and not self._is_given_up:
+            self._ended, self._cut = self._cut, []
         ended = sorted(self._ended, key=lambda each: (each[1].settled_at or 0, each[0]))
         self._ended = []
         return ended
 
     @property
     def is_empty(self) -> bool:
-        return not (self._ended or self._watches or self._unwatched)
+        return not (self._ended or self._watches or self._unwatched or self._cut)
+
+    @property
+    def _has_only_cut(self) -> bool:
+        return bool(self._cut) and not (self._ended or self._watches or self._unwatched)
 
     def more(self) -> "asyncio.Future[None]":
         """Done when `take` gives something."""
         self._more = asyncio.get_running_loop().create_future()
-        if self._ended:
-            self._more.set_result(None)
+        self._tell()
         return self._more
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for watch in self._watches.values():
             watch.cancel()
         self._watches.clear()
@@ -305,9 +354,19 @@ class EndedItems:
         watch = self._watches.pop(number, None)
         if watch is None or watch.cancelled():
             return
-        self._ended.append((number, settled_promise(watch.result(), watch.promise_id)))
-        if self._more is not None and not self._more.done():
+        self._error = watch.exception() or self._error
+        if watch.exception() is None:
+            self._note(number, settled_promise(watch.result(), watch.promise_id))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Whoever waits for more, if anybody does."""
+        if self._more is None or self._more.done():
+            return
+        if self._ended or (self._has_only_cut and not self._is_given_up):
             self._more.set_result(None)
+        elif self._error is not None:
+            self._more.set_exception(self._error)
 
 
 def join_id_of(caller: str, key: str, number: int) -> str:
@@ -323,9 +382,13 @@ def checked_key(key: str | None) -> str | None:
 def item_portions(items: object) -> Iterator[ItemPortion]:
     """All items, encoded, in portions of bounded size; the last one may be empty."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise UsageError(f"map: items must be a list or another iterable, got {items!r:.60}")
+        what = "map: items must be a list or another iterable, got"
+        read = "; read it first: [each async for each in …]"
+        raise UsageError(f"{what} {items!r:.60}{read if isinstance(items, AsyncIterable) else ''}")
     first, portion, size = 0, list[Value](), 0
     for index, item in enumerate(cast("Iterable[object]", items)):
+        if index == MAX_ITEMS:
+            raise UsageError(f"map: there are more than {MAX_ITEMS:,} items: map some at a time")
         if portion and (len(portion) == ITEMS_PER_PORTION or size >= MAX_PORTION_CHARS):
             yield ItemPortion(first, tuple(portion), is_last=False)
             first, portion, size = index, [], 0

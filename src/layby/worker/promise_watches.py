@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
 from layby.client.interface import PromiseListener, Watching, WatchingClient
-from layby.client.patience import PAUSES, known
+from layby.client.patience import PAUSES, known, tell_outage
 from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise
 from layby.core.replies import PromiseData, Reply
@@ -222,7 +222,7 @@ class PromiseWatches:
     def _retry_later(self, watch: PromiseWatch, failure: StoreError) -> None:
         """Ask again after a pause, together with all others that were lost."""
         if not self._to_retry:
-            logger.warning("the store does not answer, trying again: %s", failure)
+            tell_outage(failure)
             asyncio.get_running_loop().call_later(next(self._pauses), self._ask_again)
         self._to_retry.append(watch)
 

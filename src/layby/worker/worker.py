@@ -1,8 +1,8 @@
 """Takes tasks by credit, runs their bodies, and reports how they end.
 
 The pipeline of one claim: take → load → run → classify → report, each in a file of its own:
-`standing_take`, `task_loading`, `body` and `body_runner`, `ending`, `reporting`. `credit` alone
-decides who may run; the worker tells it what happens and carries out what it decides.
+`standing_take`, `arrivals` and `task_loading`, `body` and `body_runner`, `ending`, `reporting`.
+`credit` alone decides who may run; the worker tells it what happens and does what it decides.
 """
 
 import asyncio
@@ -19,11 +19,9 @@ from msgspec.structs import replace
 from layby.client.interface import WatchingClient
 from layby.client.patience import send_until_answered
 from layby.core.commands import (
-    BlockTask,
     FailTask,
     HeartbeatWorker,
     LeaveWorker,
-    LimitTask,
     Released,
     ReleaseTask,
     StartRun,
@@ -45,7 +43,8 @@ from layby.core.replies import (
 )
 from layby.errors import EngineStopped, StoreError
 from layby.executors import HealthEvent, HealthEventSink
-from layby.program import Program, Verdict
+from layby.program import Program
+from layby.worker.arrivals import Arrivals
 from layby.worker.attempt import Attempt
 from layby.worker.body import Body
 from layby.worker.body_runner import BodyRunner
@@ -59,12 +58,12 @@ from layby.worker.lease import Elapsed, LeaseTime
 from layby.worker.loop_watch import LoopWatch
 from layby.worker.open_takes import OpenTakes
 from layby.worker.promise_watches import PromiseWatches
-from layby.worker.releases import OLD_BODY_MS, Releases
+from layby.worker.releases import Releases
 from layby.worker.renewal import Renewal
 from layby.worker.replay import condition_error
 from layby.worker.reporting import Report, Reporter
 from layby.worker.standing_take import StandingTake
-from layby.worker.task_loading import Loaded, TaskLoader
+from layby.worker.task_loading import TaskLoader
 from layby.worker.wheel import Wheel
 from layby.worker.worker_stop import WorkerStop
 
@@ -126,8 +125,6 @@ class Worker:
         """The incarnation that the store has confirmed."""
         self.on_new_incarnation: Callable[[], None] = lambda: None
         """Set by the link that has registered this worker."""
-        self._arriving: dict[str, Body] = {}
-        """Claimed, and not begun yet."""
         self._begun_ahead: dict[str, int] = {}
         """Versions of tasks that were claimed ahead and have begun; the store does not know."""
         self.holds: dict[str, int] = {}
@@ -141,8 +138,11 @@ class Worker:
         self._callbacks = Callbacks()
         self.starter: RunStarter | None = None
         """Starts child runs for its tasks; set by whoever knows what a workflow is."""
-        self._loader = TaskLoader(self, client, program)
         self._reporter = Reporter(self, program, self._callbacks)
+        self._releases = Releases(self, config.pid)
+        self._arrivals = Arrivals(
+            self, self.credit, TaskLoader(self, client, program), self._reporter, self._releases
+        )
         self._standing = StandingTake(
             self.credit,
             self._standing_take_for,
@@ -156,13 +156,11 @@ class Worker:
         """Whose code a Task runs that is not a body's. May be called in any thread."""
         self._loop_sentinel: asyncio.Task[None] | None = None
         """Does nothing: when it is cancelled, somebody is ending the event loop."""
-        self._overdue_timer: asyncio.TimerHandle | None = None
         self.stopping: WorkerStop | None = None
         """Ends the bodies; set when the worker is asked to stop."""
         self.has_left = False
         self.overlaps = 0
         """Tasks that were handed back though their bodies went on."""
-        self._releases = Releases(self, config.pid)
         self._was_full = False
         self.calls = Calls(self, program, config.pid, config.ttl, beats=config.embedded)
 
@@ -200,8 +198,7 @@ class Worker:
         self.credit.is_open = False
         self._standing.withdraw()
         self.calls.close()
-        for body in list(self._arriving.values()):
-            self._hand_back_unbegun(body)
+        self._arrivals.hand_back_all()
         await asyncio.sleep(0)  # reports of bodies that have just ended are sent first
         try:
             await self.stopping.end_bodies()
@@ -219,8 +216,7 @@ class Worker:
         self._body_runner.close()
         self._gc_freezer.close()
         self._standing.close()
-        if self._overdue_timer is not None:
-            self._overdue_timer.cancel()
+        self._arrivals.close()
         for body in self._running:
             if body.task is not None:
                 body.task.cancel()
@@ -239,19 +235,15 @@ class Worker:
 
     def lost(self, task_id: str, version: int) -> None:
         """A task was taken away: cancelled, halted, timed out or settled by somebody else."""
-        attempt, arriving = self.attempts.get(task_id), self._arriving.get(task_id)
+        attempt = self.attempts.get(task_id)
         is_call = self.calls.lease_of(task_id, version) is not None
         self.calls.let_go(task_id, version)
         if attempt is not None and attempt.version == version:
             attempt.end("lost")  # held until its body has ended: it may have been halted
             return
-        if arriving is not None and arriving.version == version:
-            self._drop(arriving)
-            self.dispatch()
-        else:
-            arriving = None
+        had_begun = not self._arrivals.lost(task_id, version)
         if not is_call:
-            self._releases.add(Released(task_id, version, begun=arriving is None))
+            self._releases.add(Released(task_id, version, begun=had_begun))
 
     def told(self, promise: Promise) -> None:
         """A person has decided about a wait of one of our bodies: it is over, or lasts longer."""
@@ -269,11 +261,6 @@ class Worker:
     def ended_by_hand(self, record_id: str, exit_: Promise) -> None:
         """A condition counts as met, or fails."""
         self._wheel.end(record_id, condition_error(exit_))
-
-    def _drop(self, body: Body) -> None:
-        """It has not begun, and never will."""
-        del self._arriving[body.id]
-        self.credit.leave(body)
 
     @property
     def is_stopping(self) -> bool:
@@ -318,7 +305,7 @@ class Worker:
         elif body.claim is None and body.call is not None:
             self.calls.acquire(body)
         elif body.attempt is not None:
-            self._begin(body)
+            self._arrivals.begin(body)
 
     def _ask_for_more(self) -> None:
         """Once per turn of the loop, after its reports have been sent."""
@@ -330,7 +317,7 @@ class Worker:
         if earlier is not None:
             self.spawn(self._take_now(earlier))
         self._standing.update()
-        self._arm_overdue_timer()
+        self._arrivals.arm_overdue_timer()
 
     async def _take_now(self, ask: Ask) -> None:
         """A take that is answered at once."""
@@ -450,9 +437,7 @@ class Worker:
         self.incarnation = uuid.uuid4().hex
         self.lease.begin_anew(self.incarnation)
         held, self.holds = self.holds, {}
-        for body in list(self._arriving.values()):
-            if body.id in held:
-                self._drop(body)
+        self._arrivals.lose_all(held)
         for attempt in list(self.attempts.values()):
             if attempt.id in held:
                 attempt.end("lost")
@@ -503,7 +488,7 @@ class Worker:
         self._accept_tasks(reply, ask)
         self.dispatch()
 
-    # --- load ----------------------------------------------------------------------------
+    # --- arrive --------------------------------------------------------------------------
 
     def arrive(self, claims: Iterable[Claim]) -> None:
         """Tasks that are ours now; they stand in line while they are loaded."""
@@ -514,11 +499,11 @@ class Worker:
             if claim.task.is_ours:
                 self.holds[claim.task.id] = claim.task.version
             if self.is_stopping:
-                self._hand_back_unbegun(body)
+                self._arrivals.hand_back(body)
             elif claim.task.is_root:
-                self._load(body)
+                self._arrivals.load(body)
             else:
-                self._arrive(body, claim)
+                self._arrivals.add(body, claim)
 
     def replace_standing_take(self) -> None:
         """The one that waits at the store is answered then, with the tasks that it was given."""
@@ -534,40 +519,8 @@ class Worker:
         self.open_takes.give_up(task_id, version)
         return True
 
-    def _arrive(self, body: Body, claim: Claim) -> None:
-        if self._end_older_attempt(claim):
-            self._hand_back_unbegun(body, delay=OLD_BODY_MS)
-            return
-        if (older := self._arriving.get(claim.task.id)) is not None:
-            self._drop(older)  # it was lost, and we have not been told
-        self._arriving[claim.task.id] = body
-        self.credit.join_line(body, claim.ready_at, self.lease.elapsed())
-        self._load(body)
-
-    def _end_older_attempt(self, claim: Claim) -> bool:
-        """A claim means that an earlier one of ours is over, whether we have been told or not.
-
-        True while the body of that one has not ended: a task never has two bodies here.
-        """
-        older = self.attempts.get(claim.task.id)
-        if older is not None and older.version < claim.task.version:
-            older.end("lost")
-        return older is not None
-
     def has_old_body(self, task_id: str) -> bool:
         return task_id in self.attempts
-
-    def _hand_back_unbegun(self, body: Body, delay: Millis = 0) -> None:
-        """It keeps its place, and does not count as a try."""
-        if self._arriving.get(body.id) is body:
-            self._drop(body)
-        if body.is_call:
-            self.spawn(self._release(body.id, body.version))
-            return
-        ready_at = body.claim.ready_at if body.claim is not None else None
-        self._releases.add(
-            Released(body.id, body.version, ready_at=ready_at, begun=False, delay=delay)
-        )
 
     def new_call(self, call: Execute) -> Body:
         """A call that we could serve: it stands in line from now on."""
@@ -581,80 +534,15 @@ class Worker:
 
     def adopt(self, body: Body, claim: Claim) -> None:
         """A call that has been acquired: it holds its slot already."""
-        body.claim = claim
-        if self.is_stopping or self._end_older_attempt(claim):
-            self.credit.leave(body)
-            self._hand_back_unbegun(body)
-            return
-        self._arriving[claim.task.id] = body
-        self._load(body)
-
-    def _load(self, body: Body) -> None:
-        assert body.claim is not None
-        loaded = self._loader.load_now(body.claim)
-        if loaded is None:
-            self.spawn(self._load_later(body, body.claim))
-        else:
-            self._loaded(body, loaded)
-
-    async def _load_later(self, body: Body, claim: Claim) -> None:
-        loaded = await self._loader.load(claim)
-        if loaded is not None and self.stopping is None:
-            self._loaded(body, loaded)
-            self.dispatch()
-
-    def _loaded(self, body: Body, loaded: Loaded) -> None:
-        claim = body.claim
-        assert claim is not None
-        if not claim.task.is_root and self._arriving.get(claim.task.id) is not body:
-            return  # taken away, or handed back meanwhile
-        if isinstance(loaded, BlockTask):
-            self._drop(body)
-            self.dispatch()
-            self._reporter.block(loaded)
-            return
-        if isinstance(loaded, LimitTask):
-            self._drop(body)
-            self.dispatch()
-            self._reporter.limit(loaded)
-            return
-        if isinstance(loaded, Verdict):
-            self._settle(body, claim, loaded)
-            return
-        body.attempt = loaded
-        loaded.body = body
-        if body.slot_state is HELD:
-            self._begin(body)
-
-    def _settle(self, body: Body, claim: Claim, verdict: Verdict) -> None:
-        if not claim.task.is_root:
-            self._drop(body)
-            self.dispatch()
-        self._reporter.settle(claim.task, verdict)
+        self._arrivals.adopt(body, claim)
 
     # --- run -----------------------------------------------------------------------------
 
-    def _begin(self, body: Body) -> None:
-        """It has its slot; if the lease may have expired, it is renewed first."""
-        attempt = body.attempt
-        assert attempt is not None
-        if self.is_leased(attempt):
-            self._run(body, attempt)
-        else:
-            self.spawn(self._begin_in_lease(body, attempt))
-
-    async def _begin_in_lease(self, body: Body, attempt: Attempt) -> None:
-        while not self.is_leased(attempt):
-            await self.renew_lease(attempt)
-            if self._arriving.get(attempt.id) is not body:
-                return  # it is not ours any more
-        self._run(body, attempt)
-
-    def _run(self, body: Body, attempt: Attempt) -> None:
+    def run(self, body: Body, attempt: Attempt) -> None:
+        """It has its slot, and its task is certainly ours."""
         if body.claim is not None and body.claim.task.ahead:
             self._begun_ahead[attempt.id] = attempt.version
         body.claim = body.call = None  # frees memory: a body may be parked for long
-        del self._arriving[attempt.id]
         self.attempts[attempt.id] = attempt
         self._watch_loop()
         self._running.add(body)
@@ -771,9 +659,9 @@ class Worker:
         """The protocol's release takes no history, which is written before."""
         if attempt.has_begun and attempt.reason != "lost":
             await self._patiently(attempt.final_annotation())
-        await self._release(attempt.id, attempt.version)
+        await self.release(attempt.id, attempt.version)
 
-    async def _release(self, task_id: str, version: int) -> None:
+    async def release(self, task_id: str, version: int) -> None:
         await self._patiently(ReleaseTask(id=task_id, version=version))
         self.let_go(task_id, version)
         self.dispatch()
@@ -802,22 +690,6 @@ class Worker:
         self.calls.let_go(task_id, version)
         if self.holds.get(task_id) == version:
             del self.holds[task_id]
-
-    # --- overdue claims ------------------------------------------------------------------
-
-    def _arm_overdue_timer(self) -> None:
-        due = self.credit.overdue_at
-        if due is not None and self._overdue_timer is None:
-            seconds = max(0, due - self.lease.elapsed()) / 1000
-            loop = asyncio.get_running_loop()
-            self._overdue_timer = loop.call_later(seconds, self._hand_back_overdue)
-
-    def _hand_back_overdue(self) -> None:
-        self._overdue_timer = None
-        for contender in self.credit.overdue(self.lease.elapsed()):
-            assert isinstance(contender, Body)
-            self._hand_back_unbegun(contender)
-        self.dispatch()
 
     # --- leases --------------------------------------------------------------------------
 

@@ -8,13 +8,12 @@ keys it has set in the context, or null.
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from msgspec import Struct
-
 from layby.core.commands import Value
 from layby.core.replies import Claim
-from layby.errors import ContextError, UsageError
+from layby.errors import UsageError
 from layby.wire import json_values
 from layby.wire.call_format import Call, read_call
+from layby.workflow.child_result import ChildResult
 from layby.workflow.context import Context
 from layby.workflow.loaded_body import LoadedBody
 from layby.workflow.merge import View
@@ -68,29 +67,15 @@ class LoadedFunction(LoadedBody):
     __slots__ = ()
 
     @staticmethod
-    def in_process(definition: TaskDefinition[..., Any], context: Context) -> "Answer":
-        """Encoded there: what is not JSON may be impossible to send."""
+    def in_process(definition: TaskDefinition[..., Any], context: Context) -> ChildResult:
         context = _given(context.to_dict())
         returned = definition.call(context)
-        try:
-            return Answer(_encoded(definition, answer_of(returned, context)))
-        except ContextError as error:
-            return Answer(refused=str(error))
+        return ChildResult.of(lambda: _encoded(definition, answer_of(returned, context)))
 
     def completed(self, result: Any) -> Value:
-        if not isinstance(result, Answer):
-            return json_values.wrap(_encoded(self._definition, answer_of(result, self._context)))
-        if result.refused:
-            raise ContextError(result.refused)
-        return json_values.wrap(result.encoded)
-
-
-class Answer(Struct, frozen=True):
-    """What a function answered in a child process."""
-
-    encoded: bytes = b"null"
-    refused: str = ""
-    """Why it cannot be sent to the caller."""
+        if isinstance(result, ChildResult):
+            return json_values.wrap(result.checked())
+        return json_values.wrap(_encoded(self._definition, answer_of(result, self._context)))
 
 
 def _encoded(definition: TaskDefinition[..., Any], answer: object) -> bytes:

@@ -50,7 +50,7 @@ def _by(standing: LimitStanding) -> str:
 
 
 def how_to_define(name: str) -> str:
-    return f"runner.limit('{name}', …) or layby limits set {quoted(name)} --concurrency N"
+    return f"runner.limit({name!r}, …) or layby limits set {quoted(name)} --concurrency N"
 
 
 def who_gives_permit(standing: LimitStanding | None) -> str:
@@ -60,8 +60,8 @@ def who_gives_permit(standing: LimitStanding | None) -> str:
         return "whoever defines the limit"
     if _is_closed(standing):
         return "whoever raises the limit"
-    if standing.next_at is not None:
-        return ""
+    if standing.next_at is not None or standing.name.startswith(PRIVATE):
+        return ""  # only time; or other items of its map, which say themselves who holds them up
     return "whoever holds a permit" if _is_full(standing) else "a worker that takes those before it"
 
 

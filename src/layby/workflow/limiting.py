@@ -1,6 +1,6 @@
 """Which limits a task runs under: names, or a function of its context."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from layby.core.limit import PRIVATE, limit_names
@@ -38,7 +38,7 @@ def _names(given: object, task_id: str) -> tuple[str, ...]:
     if given is None:
         return ()
     listed = (given,) if isinstance(given, str) else given
-    if not isinstance(listed, Iterable):
+    if isinstance(listed, Mapping) or not isinstance(listed, Iterable):
         raise _wrong(task_id, given)
     names = tuple(cast("Iterable[object]", listed))
     texts = tuple(each for each in names if isinstance(each, str))

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from msgspec import Struct
-
 from layby.core.commands import Value
 from layby.core.joins import MAX_ITEM_BYTES
 from layby.core.replies import Claim
 from layby.errors import ContextError
 from layby.program import UnfitCode
 from layby.wire import json_values
+from layby.workflow.child_result import ChildResult
 from layby.workflow.context import Context
 from layby.workflow.loaded_body import LoadedBody
 from layby.workflow.mapped_tasks import ItemId, read_join_param, task_named
@@ -83,30 +82,16 @@ class LoadedItem(LoadedBody):
         return {"item": self._item}
 
     def completed(self, result: Any) -> Value:
-        if not isinstance(result, ItemResult):
-            return json_values.wrap(_encoded(result, self._index))
-        if result.refused:
-            raise ContextError(result.refused)
-        return json_values.wrap(result.encoded)
-
-
-class ItemResult(Struct, frozen=True):
-    """What a function returned in a child process."""
-
-    encoded: bytes = b"null"
-    refused: str = ""
-    """Why it cannot be stored."""
+        if isinstance(result, ChildResult):
+            return json_values.wrap(result.checked())
+        return json_values.wrap(_encoded(result, self._index))
 
 
 def in_child(
     definition: TaskDefinition[..., Any], context: Context, item: Any, index: int
-) -> ItemResult:
-    """Encoded there: what is not JSON may be impossible to send."""
+) -> ChildResult:
     returned = definition.call(context, item=item)
-    try:
-        return ItemResult(_encoded(returned, index))
-    except ContextError as error:
-        return ItemResult(refused=str(error))
+    return ChildResult.of(lambda: _encoded(returned, index))
 
 
 def _encoded(result: object, index: int) -> bytes:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from layby.errors import UsageError, WireError
-from layby.program import Mapped
+from layby.program import Mapped, may_be_one_file
 from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.limiting import fixed_limits, limits_of
@@ -85,14 +85,13 @@ def task_named(name: str, near: AnyTask | None = None) -> AnyTask | None:
     """A task at the top of a module that has been imported; None if there is none.
 
     Nothing is imported for a name that comes from a store. `near` is a task of the code that
-    mapped: what was the script itself there may be a module here, and the other way round.
+    mapped: what was the script itself there may be a module here, or one of a package.
     """
     module, _, qualified = name.partition(":")
     places: list[Mapping[str, Any]] = []
     if module in sys.modules:
         places.append(vars(sys.modules[module]))
-    own = None if near is None else near.function.__module__
-    if near is not None and (own == module or "__main__" in (module, own)):
+    if near is not None and may_be_one_file(module, near.function.__module__):
         places.append(getattr(near.function, "__globals__", {}))
     for place in places:
         found = place.get(qualified)

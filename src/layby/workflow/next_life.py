@@ -93,11 +93,7 @@ def next_life(
     _check_checkpoints(checkpoints)
     begin = {_task_id(each, latest) for each in from_}
     root = latest.root[0].at(now)
-    if root.is_pending:
-        raise Conflict(
-            f"run '{run_id}' is still running: wait until it has ended, or cancel it first"
-        )
-    _refuse_unclean(latest, now)
+    _refuse_open(latest, root, now)
     seen = {task_id: row[0].at(now) for task_id, row in latest.nodes.items()}
     ended = {each: outcome.read(p) for each, p in seen.items() if not p.is_pending}
     again = runs_again(shape, ended, begin)
@@ -179,7 +175,11 @@ def _follows(task_id: str, how: NodeOutcome | None, shape: Shape) -> bool:
     return is_skipped or task_id in shape.cleanups
 
 
-def _refuse_unclean(latest: LifeRows, now: Millis) -> None:
+def _refuse_open(latest: LifeRows, root: Promise, now: Millis) -> None:
+    if root.is_pending:
+        raise Conflict(
+            f"run '{latest.run_id}' is still running: wait until it has ended, or cancel it first"
+        )
     open_ids = [
         task_id
         for task_id in latest.nodes

@@ -55,7 +55,8 @@ def check_rule(rule: object) -> Rule:
     if isinstance(rule, str):
         if rule not in NAMED_RULES:
             hint = close_match(rule, tuple(NAMED_RULES))
-            raise WorkflowError(f"unknown rule '{rule}'{hint}; rules: {', '.join(NAMED_RULES)}")
+            known = ", ".join(NAMED_RULES)
+            raise WorkflowError(f"unknown rule '{rule}'{hint} (there are {known})")
         return cast("RuleName", rule)
     if not callable(rule):
         raise WorkflowError(f"rule must be a name or a function, got {rule!r}")

@@ -34,6 +34,8 @@ _URGENCY: Final = {
     "settled": 4,
 }
 """What somebody could do something about (0) comes first, what only time can end comes last."""
+_LEAST: Final = max(_URGENCY.values())
+"""A permit that nobody can give, but for those who are waited for as well."""
 
 
 class Why(Struct, frozen=True):
@@ -182,7 +184,8 @@ def _closing(last: Reason, first: Reason) -> Reason:
 
 
 def _order(cause: Reason) -> tuple[int, Millis, str]:
-    return _URGENCY.get(cause.kind, 0), cause.since or 0, cause.id
+    is_idle = cause.kind == "limit" and not cause.unblock
+    return _LEAST if is_idle else _URGENCY.get(cause.kind, 0), cause.since or 0, cause.id
 
 
 def _run_path(why: Why) -> str:

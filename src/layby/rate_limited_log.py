@@ -1,4 +1,4 @@
-"""Logs a failure that affects every request once a minute, not once per request."""
+"""Logs a failure that lasts, or affects every request, once a minute, not each time."""
 
 import logging
 from collections.abc import Callable

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from layby.server.rate_limited_log import AGAIN_S, RateLimitedLog
+from layby.rate_limited_log import AGAIN_S, RateLimitedLog
 
 
 class Clock:
