@@ -1,5 +1,7 @@
 """What workers tell of their tasks is put into answers and views as it is: so it must be JSON."""
 
+from typing import Any
+
 import pytest
 from msgspec import Raw
 
@@ -55,3 +57,17 @@ def test_a_history_that_views_could_not_read(tries: str) -> None:
 def test_it_is_bounded() -> None:
     told = problems(c.FinishTask(**VERSION, history=f'"{"x" * MAX_VALUE_CHARS}"'))
     assert told == "characters of history: 4,194,306 are more than 4,194,304"
+
+
+@pytest.mark.parametrize("what", ["by", "reason"])
+def test_who_and_why_are_text_that_can_be_stored(what: str) -> None:
+    """What a terminal with another encoding passes on is refused by name, not by the database."""
+    told: Any = {what: "caf\udce9"}
+    for request in (
+        c.WakeTask(id="x", exit_id="e", **told),
+        c.ExtendWait(id="x", exit_id="e", **told),
+        c.CancelPromise(id="x", **told),
+        c.HaltTask(id="x", **told),
+        c.AnswerApproval(id="x", **told),
+    ):
+        assert problems(request) == f"{what} must be valid Unicode"

@@ -51,7 +51,12 @@ class SlowCancel(Innocent, frozen=True):
         await asyncio.sleep(4)
 
 
-CLASSES = (Poison, PoisonousCancel, Innocent, SlowCancel)
+class Wordless(Innocent, frozen=True):
+    def sentence(self) -> str:
+        raise LookupError("no words")
+
+
+CLASSES = (Poison, PoisonousCancel, Innocent, SlowCancel, Wordless)
 
 
 async def die(world: TriggerWorld, manager: Any) -> None:
@@ -153,3 +158,15 @@ async def test_suspects_say_why_they_wait(caplog):
             await asyncio.sleep(60)
             shown = [task.waiting_on or "" for task in tasks(world).values()]
             assert sum("died" in each for each in shown) == 0
+
+
+@virtual_test
+async def test_one_that_cannot_say_what_it_waits_for():
+    """Those that began with it are shown as waiting all the same: a lost process is not theirs."""
+    async with trigger_world() as world, world.manager(CLASSES):
+        await world.put("wordless", Wordless())
+        await world.put("innocent", Innocent())
+        await asyncio.sleep(10)
+        shown = tasks(world)
+        assert shown["innocent"].sub_status == "Deferred"
+        assert "no words" in shown["wordless"].waiting_on

@@ -254,6 +254,32 @@ async def test_arguments_that_no_longer_fit():
             assert await world.outcome("old") == ("resolved", 7)
 
 
+@pytest.mark.parametrize("error", [KeyError, SystemExit, asyncio.CancelledError])
+@virtual_test
+async def test_a_class_that_refuses_its_arguments_by_any_error(error):
+    """It is blocked like one whose types do not fit, and others are taken."""
+
+    class Refusing(triggers.Trigger, frozen=True):
+        is_asked: ClassVar[bool] = False
+
+        def __post_init__(self) -> None:
+            if self.is_asked:
+                raise error("not any more")
+
+        async def run(self) -> Any:
+            return 1
+
+    refused = Refusing()
+    Refusing.is_asked = True
+    async with trigger_world() as world, world.manager([*BOTH, Refusing]):
+        await world.put("bad", refused)
+        await asyncio.sleep(1)
+        await world.put("t", Scripted("fire"))
+        assert (await world.outcome("t"))[0] == "resolved"
+        assert (await world.look("bad")).is_pending
+        assert f"{error.__name__}: not any more" in (await _why(world, "bad")).replace("'", "")
+
+
 @virtual_test
 async def test_arguments_of_a_built_in_that_never_fit():
     """As another language may store them: `why` does not send anybody to change settings."""

@@ -108,6 +108,16 @@ def test_what_cannot_be_registered(number):
         TriggerRegistry([_refused()[number]])
 
 
+@pytest.mark.parametrize("field", ["kind", "arguments", "sentence", "on_cancels", "cleanup"])
+def test_a_field_in_the_place_of_a_method(field):
+    """It is named when the class is registered; it could not be told from the method later."""
+    body = {"__annotations__": {field: str}, "run": JobDone.run}
+    metaclass: Any = type(triggers.Trigger)
+    clash = metaclass("Clash", (triggers.Trigger,), body, frozen=True)
+    with pytest.raises(UsageError, match=f"Clash has a field '{field}'"):
+        TriggerRegistry([clash])
+
+
 def test_a_name_stands_for_one_class():
     """The same class again is fine: a module may be loaded twice."""
 

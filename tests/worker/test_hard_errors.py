@@ -102,6 +102,27 @@ def test_a_condition_may_raise_them(error: str):
     embedded(scene)
 
 
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_a_limit_function_may_raise_anything(error: type[BaseException]):
+    """It is called beside everything else: the task fails, and the worker goes on."""
+
+    def named(context: object) -> str:
+        raise error("enough")
+
+    @task(limit=named)
+    async def fails(context: object) -> None: ...
+
+    @task
+    async def fine(context: object) -> None: ...
+
+    async def scene(runner: Runner) -> None:
+        with pytest.raises(RunFailed, match=f"{error.__name__}: enough"):
+            await runner.execute(Workflow("limited", tasks=[fails]), timeout=20)
+        await runner.execute(Workflow("fine", tasks=[fine]), timeout=20)
+
+    embedded(scene)
+
+
 def test_a_checkpoint_that_is_too_large_for_the_server_says_so():
     """In the body, which may do without."""
 

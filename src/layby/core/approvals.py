@@ -27,6 +27,7 @@ class AnswerApproval(SettlingCommand, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.size(self.value, "value")
+        yield from validate.words(by=self.by, reason=self.reason, via=self.via)
         for name, text in (("by", self.by), ("reason", self.reason), ("via", self.via)):
             if len(text) > MAX_WORD_CHARS:
                 yield f"{name} must have at most {MAX_WORD_CHARS} characters"

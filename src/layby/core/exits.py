@@ -55,6 +55,7 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
             yield from validate.identifier(self.wait, "ID of a wait")
             if not self.wait.startswith(f"{self.id}."):
                 yield f"ID of a wait must begin with '{self.id}.'"
+        yield from validate.words(by=self.by, reason=self.reason)
         for what, text in (("by", self.by), ("reason", self.reason)):
             yield from validate.count(len(text), MAX_TOLD_CHARS, f"characters of {what}")
 

@@ -283,6 +283,10 @@ class CancelPromise(SettlingCommand, frozen=True):
     by: str = ""
     reason: str = ""
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.words(by=self.by, reason=self.reason)
+
 
 @handles(CancelPromise)
 def cancel(d: Draft, c: CancelPromise) -> Reply:

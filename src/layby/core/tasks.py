@@ -379,6 +379,10 @@ class HaltTask(SteeringCommand, frozen=True):
     by: str = ""
     reason: str = ""
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.words(by=self.by, reason=self.reason)
+
 
 @handles(HaltTask)
 def halt(d: Draft, c: HaltTask) -> Reply:

@@ -147,6 +147,13 @@ def slots(number: int, what: str) -> Sequence[str]:
     return (f"{what} must be between 1 and {MAX_SLOTS:,}, not {number}",)
 
 
+def words(**told: str) -> Problems:
+    """Who did something, and why, by the names of the fields."""
+    for what, text in told.items():
+        if not text.isascii() and _has_lone_surrogate(text):
+            yield f"{what} must be valid Unicode"
+
+
 class _ToldTry(Struct):
     number: Int64
 

@@ -93,6 +93,11 @@ class TriggerProgram:
             if name in self._registry.own_code:  # other code may fit
                 raise
             raise UsageError(f"{error}; {NO_SETTING_HELPS}") from error
+        except BaseException as error:  # of a user's `__post_init__`: it refuses them as well
+            is_cancel = isinstance(error, asyncio.CancelledError)  # its own: nothing is awaited
+            if not (isinstance(error, Exception) or is_cancel or is_exit_request(error)):
+                raise
+            raise UsageError(f"the arguments of {name}: {error_text(error)}") from error
 
     async def load(self, claim: Claim) -> LoadedTask:
         return self.load_now(claim)
@@ -219,7 +224,11 @@ class LoadedTrigger(LoadedTriggerCode):
         """What the store was told of its polls, and when."""
 
     def sentence(self) -> str:
-        return self._trigger.sentence()
+        """Asked for beside all others, so nothing that a user's own does may end here."""
+        try:
+            return str(self._trigger.sentence())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
+            return f"its event, which it cannot name: {error_text(error)}"
 
     async def _run(self) -> Any:
         await self._admit()

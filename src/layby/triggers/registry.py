@@ -22,6 +22,8 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _OWN: Final = ("Delay", "At", "Event", "PromiseSettled")
 """Nobody runs these: they are promises."""
 
+_METHODS: Final = frozenset(("kind", "arguments", "sentence", "on_cancels", "cleanup", "on_cancel"))
+
 
 class TriggerRegistry:
     """Names and classes; a name stands for one class."""
@@ -64,6 +66,7 @@ class TriggerRegistry:
 def _check_class(trigger: object) -> None:
     if not isinstance(trigger, type) or not issubclass(trigger, Trigger):
         raise UsageError(f"{trigger!r} is not a trigger: make it a subclass of triggers.Trigger")
+    _check_methods(trigger)
     if not _NAME.fullmatch(trigger.kind()) or trigger.kind() in _OWN:
         raise UsageError(
             f"{trigger.kind()!r} cannot be the name of a trigger: a letter, then letters, digits, "
@@ -78,6 +81,17 @@ def _check_class(trigger: object) -> None:
             "`def` that is asked again and again, make it a triggers.PolledTrigger with `poll`"
         )
     _check_fields(trigger)
+
+
+def _check_methods(trigger: type[Trigger]) -> None:
+    """A field hides the method of its name."""
+    methods = {*_METHODS, "poll" if issubclass(trigger, PolledTrigger) else "run"}
+    hidden = next((each for each in trigger.__struct_fields__ if each in methods), None)
+    if hidden is not None:
+        raise UsageError(
+            f"{trigger.__name__} has a field {hidden!r}, which is what a method of triggers is "
+            "called: give it another name"
+        )
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from layby.errors import EngineStopped, StoreError
 from layby.program import LoadedTask, NamedLimits, Program, UnfitCode, Verdict
 from layby.wire.json_values import error_value
 from layby.worker.attempt import Attempt, AttemptHost
+from layby.worker.exit_requests import is_exit_request
 from layby.worker.recall import has_nothing, recall
 from layby.worker.replay import NEW, Recalled
 
@@ -36,7 +37,10 @@ class TaskLoader:
             return _blocked(claim, unfit)
         except NamedLimits as limits:
             return _limited(claim, limits)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+        except BaseException as error:
+            # Nothing is awaited here, so nobody but the task's own code can have cancelled it.
+            if not (_is_of_code(error) or isinstance(error, asyncio.CancelledError)):
+                raise
             return _failed(claim, error)
 
     async def load(self, claim: Claim) -> Loaded | None:
@@ -53,7 +57,9 @@ class TaskLoader:
                 return _limited(claim, limits)
             except StoreError as failure:
                 logger.warning("%s cannot be loaded yet: %s", claim.task.id, failure)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+            except BaseException as error:
+                if not _is_of_code(error):
+                    raise
                 return _failed(claim, error)
             await asyncio.sleep(pause)
         raise AssertionError  # there is always another pause
@@ -89,7 +95,12 @@ def _limited(claim: Claim, limits: NamedLimits) -> LimitTask:
     )
 
 
-def _failed(claim: Claim, error: Exception) -> Verdict:
+def _is_of_code(error: BaseException) -> bool:
+    """Whatever it is, it is this task's failure."""
+    return isinstance(error, Exception) or is_exit_request(error)
+
+
+def _failed(claim: Claim, error: BaseException) -> Verdict:
     if claim.task.is_root:  # how a task failed is logged with its report
         logger.error("%s cannot be loaded", claim.task.id, exc_info=error)
     return Verdict("rejected", error_value(error))
