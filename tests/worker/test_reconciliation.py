@@ -125,6 +125,37 @@ def test_a_task_that_was_handed_back_does_not_begin_when_its_answer_comes(elsewh
     play(scene)
 
 
+def test_a_task_that_was_halted_before_its_answer_came_does_not_begin(elsewhere: Elsewhere):
+    """We say at once that no body of it runs here: whoever waits for that goes on."""
+    bodies: list[int] = []
+
+    @task
+    async def body(context, handle):
+        bodies.append(handle.try_number)
+
+    flow = Workflow("one", tasks=[body])
+
+    async def scene() -> None:
+        taking = lambda data: data["free"] > 0  # noqa: E731 - not a registration
+        meddler = elsewhere.meddler
+        meddler.trouble("layby.worker.take", "late", when=taking)
+        async with elsewhere.runner(slots=1) as runner:
+            runner.register(flow)
+            await soon(lambda: elsewhere.server.engine.free_slots)
+            await start_elsewhere(elsewhere, flow, "a")
+            while (await elsewhere.task("run/a:body")).version == 0:  # noqa: ASYNC110 - see `soon`
+                await asyncio.sleep(0.01)
+            await elsewhere.ok(c.HaltTask(id="run/a:body"))
+            await soon(lambda: elsewhere.count(RELEASE))
+            elsewhere.loop.call_soon_threadsafe(meddler.let_go.set)
+            await soon(lambda: runner.worker.open_takes.are_answered(1) or bodies)
+            await elsewhere.ok(c.ContinueTask(id="run/a:body"))
+            await result_of(runner, "a")
+        assert len(bodies) == 1
+
+    play(scene)
+
+
 def test_a_slow_answer_is_not_taken_for_a_lost_one(elsewhere: Elsewhere):
     """However often the two are compared meanwhile, short of two leases."""
 

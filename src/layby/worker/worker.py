@@ -242,6 +242,8 @@ class Worker:
             attempt.end("lost")  # held until its body has ended: it may have been halted
             return
         had_begun = not self._arrivals.lost(task_id, version)
+        if self.holds.get(task_id) != version:
+            self.open_takes.give_up(task_id, version)  # its answer may be still under way
         if not is_call:
             self._releases.add(Released(task_id, version, begun=had_begun))
 
