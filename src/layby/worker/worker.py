@@ -242,8 +242,9 @@ class Worker:
             attempt.end("lost")  # held until its body has ended: it may have been halted
             return
         had_begun = not self._arrivals.lost(task_id, version)
-        if self.holds.get(task_id) != version:
-            self.open_takes.give_up(task_id, version)  # its answer may be still under way
+        is_here = is_call or self.holds.get(task_id) == version
+        if not is_here and self.open_takes.give_up(task_id, version) and not self.is_stopping:
+            self._standing.replace_soon()  # else its answer may be far away
         if not is_call:
             self._releases.add(Released(task_id, version, begun=had_begun))
 
@@ -439,6 +440,7 @@ class Worker:
         self.incarnation = uuid.uuid4().hex
         self.lease.begin_anew(self.incarnation)
         held, self.holds = self.holds, {}
+        self.open_takes.give_up_all()
         self._arrivals.lose_all(held)
         for attempt in list(self.attempts.values()):
             if attempt.id in held:
@@ -458,14 +460,14 @@ class Worker:
         try:
             reply = await self.client.send(starting)
         except BaseException:
+            self.open_takes.end(starting)
             self.credit.answered(ask)
             self.dispatch()
             raise
-        finally:
-            self.open_takes.end(starting)
+        ours = self.open_takes.end(starting, reply)
         self.credit.answered(ask)
         # Without a take, the answer says nothing about what is left in the store.
-        self._handle_reply(reply, NOTHING if take is None else ask)
+        self._handle_reply(ours, NOTHING if take is None else ask)
         return reply
 
     def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
@@ -495,8 +497,8 @@ class Worker:
     def arrive(self, claims: Iterable[Claim]) -> None:
         """Tasks that are ours now; they stand in line while they are loaded."""
         for claim in claims:
-            if self.open_takes.given_up.get(claim.task.id) == claim.task.version:
-                continue  # its answer was late, not lost: by now it may be somebody else's
+            if claim.task.version < self.holds.get(claim.task.id, 0):
+                continue  # answers overtake each other, and this claim was over before that began
             body = Body(self, claim)
             if claim.task.is_ours:
                 self.holds[claim.task.id] = claim.task.version
@@ -681,7 +683,7 @@ class Worker:
         return not self.holds and not self.calls.leased()
 
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
-        self.open_takes.end(report)
+        reply = self.open_takes.end(report, reply)
         self.credit.answered(ask)
         if not _is_kept(report, reply):
             self.let_go(report.id, report.version)
@@ -711,10 +713,12 @@ class Worker:
 
     async def _send_take(self, take: Take) -> Reply | None:
         self.open_takes.begin(take)
+        reply = None
         try:
-            return await self._patiently(take)
+            reply = await self._patiently(take)
         finally:  # whoever asked accepts the tasks before anything else happens
-            self.open_takes.end(take)
+            ours = self.open_takes.end(take, reply)
+        return ours
 
     async def _patiently(self, command: Any) -> Reply | None:
         """Send until the store answers; None when the engine has been stopped."""
