@@ -1,6 +1,7 @@
 """Cancel, halt, continue, a lost claim and a graceful close: each reaches every task at once."""
 
 import asyncio
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from layby import RunCancelled, RunFailed, Runner, task
-from layby.core.commands import LeaveWorker, ReleaseTask
-from layby.core.replies import TakeData
+from layby.core.commands import FailTask, LeaveWorker, ReleaseTask
+from layby.core.replies import Reply, TakeData
+from layby.errors import StoreUnavailable
+from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.attempt import Attempt
 from layby.worker.credit import Ask
@@ -513,3 +516,36 @@ def test_what_is_ended_before_it_began_is_over_at_once():
         assert timer.cancelled()
 
     asyncio.run(scene())
+
+
+@virtual_test
+async def test_a_timeout_counts_though_its_report_is_late_and_the_body_ends_first(monkeypatch):
+    """The store did not answer the report; the word that the body has ended does not overtake it."""
+    is_away, bodies = True, []
+
+    @task(timeout=1)
+    async def stubborn(context):
+        bodies.append(1)
+        for _ in range(7):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1.5)
+
+    send = LocalClient.ask
+
+    def ask(self: LocalClient, request: Any, *args: Any) -> "asyncio.Future[Reply]":
+        if not (isinstance(request, FailTask) and is_away):
+            return send(self, request, *args)
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(StoreUnavailable("away"))
+        return failed
+
+    monkeypatch.setattr(LocalClient, "ask", ask)
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(stubborn))
+        await asyncio.sleep(20)
+        is_away = False
+        with pytest.raises(RunFailed, match="timeout"):
+            await run.result(timeout=60)
+        await asyncio.sleep(1)
+        assert runner.worker.holds == {}
+    assert bodies == [1]

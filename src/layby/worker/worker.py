@@ -132,6 +132,8 @@ class Worker:
         self.open_takes = OpenTakes()
         self._running: set[Body] = set()
         self._stuck: dict[Body, str] = {}
+        self._ends_to_tell: dict[tuple[str, int], Attempt | None] = {}
+        """Claims whose timeout is being reported, and whose body has ended meanwhile, if it has."""
         self.slots_lent = 0
         """How often a slot was lent so that a body did not wait for itself."""
         self._background: set[asyncio.Task[Any]] = set()
@@ -630,6 +632,8 @@ class Worker:
         else:
             attempt.is_reported = True
             attempt.outlasted = task is None
+            if attempt.outlasted:
+                self._ends_to_tell[attempt.id, attempt.version] = None
             self._reporter.report(attempt, ending)
 
     def is_loop_ending(self) -> bool:
@@ -652,6 +656,9 @@ class Worker:
     def hand_back(self, attempt: Attempt) -> None:
         """Its body has ended, or is no longer waited for: others may begin it."""
         if attempt.is_reported and not attempt.outlasted:
+            return
+        if (claim := (attempt.id, attempt.version)) in self._ends_to_tell:
+            self._ends_to_tell[claim] = attempt  # told first, it would undo the try, not end it
             return
         attempt.is_reported, attempt.outlasted = True, False
         if self.calls.lease_of(attempt.id, attempt.version) is not None:
@@ -687,6 +694,9 @@ class Worker:
         self.credit.answered(ask)
         if not _is_kept(report, reply):
             self.let_go(report.id, report.version)
+        outlasting = self._ends_to_tell.pop((report.id, report.version), None)
+        if outlasting is not None:
+            self.hand_back(outlasting)
         self._handle_reply(reply, ask)
 
     def let_go(self, task_id: str, version: int) -> None:
