@@ -520,7 +520,7 @@ def test_what_is_ended_before_it_began_is_over_at_once():
 
 @virtual_test
 async def test_a_timeout_counts_though_its_report_is_late_and_the_body_ends_first(monkeypatch):
-    """The store did not answer the report; the word that the body has ended does not overtake it."""
+    """The store did not answer the report: the word that the body has ended waits for that."""
     is_away, bodies = True, []
 
     @task(timeout=1)

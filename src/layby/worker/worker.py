@@ -448,6 +448,7 @@ class Worker:
             if attempt.id in held:
                 attempt.end("lost")
         self.on_new_incarnation()
+        self.replace_standing_take()  # its answer may come on a connection that is dead
         self.dispatch()
 
     async def start_run(self, command: StartRun) -> Reply:
