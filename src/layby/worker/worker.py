@@ -22,6 +22,7 @@ from layby.core.commands import (
     FailTask,
     HeartbeatWorker,
     LeaveWorker,
+    LimitTask,
     Released,
     ReleaseTask,
     StartRun,
@@ -693,12 +694,24 @@ class Worker:
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
         reply = self.open_takes.end(report, reply)
         self.credit.answered(ask)
-        if not _is_kept(report, reply):
+        if _is_refused(reply) and not _goes_on(report):
+            self._say_that_it_has_ended(report)
+        elif not _is_kept(report, reply):
             self.let_go(report.id, report.version)
         outlasting = self._ends_to_tell.pop((report.id, report.version), None)
         if outlasting is not None:
             self.hand_back(outlasting)
         self._handle_reply(reply, ask)
+
+    def _say_that_it_has_ended(self, report: Report) -> None:
+        """The task was taken away before. If it came from a take, the store waits for the end of its
+        body; and the word that it was taken away may be lost.
+        """
+        if self.holds.get(report.id) == report.version:
+            has_begun = not isinstance(report, LimitTask) and getattr(report, "begun", True)
+            self._releases.add(Released(report.id, report.version, begun=has_begun))
+        else:
+            self.let_go(report.id, report.version)
 
     def let_go(self, task_id: str, version: int) -> None:
         """It is no longer ours."""
@@ -767,7 +780,17 @@ def _is_kept(report: Report, reply: Reply | None) -> bool:
     """Whether the store goes on waiting to hear that the body has ended."""
     data = None if reply is None else reply.data
     is_settled = isinstance(data, FailData) and not data.promise.is_pending
-    return is_settled and isinstance(report, FailTask) and report.still_running
+    return _goes_on(report) and (is_settled or _is_refused(reply))
+
+
+def _goes_on(report: Report) -> bool:
+    """Whether the body goes on past what it reports."""
+    return isinstance(report, FailTask) and report.still_running
+
+
+def _is_refused(reply: Reply | None) -> bool:
+    """Whether the task had been taken away before the report came."""
+    return reply is not None and reply.status in (404, 409)
 
 
 async def _run_until_cancelled() -> None:
