@@ -704,8 +704,8 @@ class Worker:
         self._handle_reply(reply, ask)
 
     def _say_that_it_has_ended(self, report: Report) -> None:
-        """The task was taken away before. If it came from a take, the store waits for the end of its
-        body; and the word that it was taken away may be lost.
+        """The task was taken away before, and we may never be told so. If it came from a take, the
+        store waits for this.
         """
         if self.holds.get(report.id) == report.version:
             has_begun = not isinstance(report, LimitTask) and getattr(report, "begun", True)
