@@ -142,6 +142,21 @@ async def test_a_call_goes_back_by_the_protocol() -> None:
     assert (site.back, site.ran, site.credit.held) == ([("c", 1)], [], 0)
 
 
+@virtual_test
+async def test_a_call_takes_the_place_of_an_earlier_claim_that_is_not_loaded() -> None:
+    """That keeps no slot: nobody would ever free it."""
+    site = Site()
+    site.credit = site.arrivals._credit = Credit(2)
+    site.found = asyncio.get_running_loop().create_future()
+    host: Any = site
+    for version in (1, 2):
+        body = Body(host, call=Execute("c", version - 1, "poll://any@default"))
+        site.credit.join_line(body, 0, 0)
+        assert site.credit.grants() == [body]
+        site.arrivals.adopt(body, claim_of("c", version=version))
+    assert site.credit.held == 1
+
+
 def test_a_claim_ends_the_attempt_before_it_and_goes_back_for_a_while() -> None:
     """A task never has two bodies here, whether we have been told that the first is over or not."""
     site, told = Site(), list[str]()

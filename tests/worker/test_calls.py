@@ -28,7 +28,9 @@ from layby.core.commands import (
     Value,
 )
 from layby.core.model import NEVER
+from layby.core.replies import Reply
 from layby.testing import SlotWatch, virtual_test
+from layby.worker.worker import Worker
 from layby.workflow.plan import plan
 from tests.helpers.callers import Stranger, answer_to, call, promise_of, task_of
 from tests.helpers.process_bodies import halves
@@ -721,3 +723,54 @@ async def test_more_calls_than_are_remembered(monkeypatch):
         for number in range(40):
             assert await answer_to(runner, f"c{number}") == f"Hello, {number}!"
         assert runner.now() == begin
+
+
+class LostAnswers:
+    """A client whose answers to acquires get lost. Each is sent again, is refused since its task is
+    acquired, and then finds that it is acquired by us, as `lost_replies` does.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._client = worker.client
+        self._first: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.acquires = 0
+        worker.client = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def send(self, request: Any) -> Reply:
+        if not isinstance(request, AcquireTask):
+            return await self._client.send(request)
+        self.acquires += 1
+        await asyncio.sleep(1)
+        if self.acquires == 1 or not self._first.done():
+            reply = await self._client.send(request)
+            if reply.is_ok:
+                self._first.set_result(reply)
+        return await self._first
+
+
+@pytest.mark.parametrize("second_after", [0, 0.5, 1.5], ids=["read", "acquired", "begun"])
+@virtual_test
+async def test_a_call_that_is_heard_of_twice_has_one_body(second_after: float):
+    """Whoever lost its stream is told of it again, and may have lost an answer as well."""
+    bodies: list[int] = []
+
+    @task(rpc="work")
+    async def work(context, handle):
+        bodies.append(handle.try_number)
+        await asyncio.sleep(10)
+
+    async with Runner("memory:", slots=2) as runner:
+        runner.register(work)
+        lost = LostAnswers(runner.worker)
+        await call(runner, "c", "work")
+        await asyncio.sleep(second_after)
+        runner.worker.calls.on_execute("c", 0)
+        await asyncio.sleep(5)
+        assert (await task_of(runner, "c")).state == "acquired"
+        assert runner.worker.credit.held == 1
+        await answer_to(runner, "c")
+        await asyncio.sleep(5)
+        assert (bodies, lost.acquires) == ([1], 1)

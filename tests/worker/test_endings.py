@@ -1,6 +1,7 @@
 """Cancel, halt, continue, a lost claim and a graceful close: each reaches every task at once."""
 
 import asyncio
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from layby import RunCancelled, RunFailed, Runner, task
-from layby.core.commands import LeaveWorker, ReleaseTask
-from layby.core.replies import TakeData
+from layby.core.commands import ContinueTask, FailTask, HaltTask, LeaveWorker, ReleaseTask
+from layby.core.replies import Reply, TakeData
+from layby.errors import StoreUnavailable
+from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.attempt import Attempt
 from layby.worker.credit import Ask
+from layby.worker.worker import Worker
 from tests.helpers.process_bodies import endless
 from tests.helpers.troubled_server import served
 from tests.helpers.workers import flow_of, look, settled_down, until
@@ -513,3 +517,82 @@ def test_what_is_ended_before_it_began_is_over_at_once():
         assert timer.cancelled()
 
     asyncio.run(scene())
+
+
+@virtual_test
+async def test_a_timeout_counts_though_its_report_is_late_and_the_body_ends_first(monkeypatch):
+    """The store did not answer the report: the word that the body has ended waits for that."""
+    is_away, bodies = True, []
+
+    @task(timeout=1)
+    async def stubborn(context):
+        bodies.append(1)
+        for _ in range(7):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1.5)
+
+    send = LocalClient.ask
+
+    def ask(self: LocalClient, request: Any, *args: Any) -> "asyncio.Future[Reply]":
+        if not (isinstance(request, FailTask) and is_away):
+            return send(self, request, *args)
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(StoreUnavailable("away"))
+        return failed
+
+    monkeypatch.setattr(LocalClient, "ask", ask)
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(stubborn))
+        await asyncio.sleep(20)
+        is_away = False
+        with pytest.raises(RunFailed, match="timeout"):
+            await run.result(timeout=60)
+        await asyncio.sleep(1)
+        assert runner.worker.holds == {}
+    assert bodies == [1]
+
+
+@virtual_test
+async def test_whose_report_is_refused_says_that_the_body_has_ended(monkeypatch):
+    """The word that it was halted got lost: nobody else would ever say so."""
+    bodies = []
+    monkeypatch.setattr(Worker, "lost", lambda *_: None)
+
+    @task(id="body")
+    async def body(context, handle):
+        bodies.append(handle.try_number)
+        await asyncio.sleep(5)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="a")
+        await asyncio.sleep(1)
+        await runner.client.send(HaltTask(id="run/a:body"))
+        await asyncio.sleep(10)
+        assert runner.worker.holds == {}
+        await runner.client.send(ContinueTask(id="run/a:body"))
+        await run.result(timeout=60)
+    assert bodies == [1, 2]
+
+
+@virtual_test
+async def test_a_halted_body_that_outlasts_its_timeout_says_when_it_has_ended():
+    """Its timeout is refused, since it was halted before; only its end lets the next try begin."""
+    bodies, ends = [], []
+
+    @task(id="body", timeout=1)
+    async def body(context, handle):
+        bodies.append(handle.try_number)
+        for _ in range(7 if handle.try_number == 1 else 0):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1.5)
+        ends.append(handle.try_number)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="a")
+        await asyncio.sleep(3)
+        await runner.client.send(HaltTask(id="run/a:body"))
+        await asyncio.sleep(4)
+        await runner.client.send(ContinueTask(id="run/a:body"))
+        assert (bodies, ends) == ([1], [])
+        await run.result(timeout=60)
+    assert (bodies, ends) == ([1, 2], [1, 2])

@@ -136,13 +136,12 @@ async def test_many_that_ended_long_before_their_deadline_leave_nothing_behind()
         (settled(5_000), False),
         (settled(5_001), True),
         (ok(PromiseData(promise(None))), True),
-        (StoreUnavailable("out"), True),
     ],
-    ids=["in time", "late", "pending", "out"],
+    ids=["in time", "late", "pending"],
 )
 @virtual_test
 async def test_who_is_out_of_time_asks_once_more(found, is_late):
-    """The news may be under way, or the store out: then time is up."""
+    """The news may be under way."""
     clock, store = current_clock(), Store()
     clock.start = 0
     watches = watching(store)
@@ -154,6 +153,21 @@ async def test_who_is_out_of_time_asks_once_more(found, is_late):
     else:
         assert await watch is found
     assert clock.elapsed == 5
+    assert store.cancelled == 1
+
+
+@pytest.mark.parametrize("answer", [StoreUnavailable("out"), refuse(401, "who are you?")])
+@virtual_test
+async def test_whether_it_was_settled_in_time_is_asked_until_the_store_answers(answer):
+    """guarantees.md: "A promise that was settled after it counts as a timeout": no other does."""
+    clock, store = current_clock(), Store()
+    clock.start = 0
+    watch = until(watching(store), 5)
+    store.found = answer
+    await asyncio.sleep(60)
+    assert not watch.done()
+    store.found = settled(4_999)
+    assert await watch is store.found
     assert store.cancelled == 1
 
 

@@ -14,6 +14,7 @@ from layby.core.replies import OK, Reply, TaskPage, ok, refuse
 from layby.errors import StoreUnavailable
 from layby.worker.open_takes import OpenTakes
 from layby.worker.reconciliation import BEATS_BETWEEN_CHECKS, MOST_LOOKS, Reconciler
+from layby.worker.worker import Worker
 from layby.workflow import plan
 from tests.helpers.server_thread import Elsewhere, play, server_elsewhere, soon
 from tests.helpers.troubled_server import Trouble
@@ -156,6 +157,28 @@ def test_a_task_that_was_halted_before_its_answer_came_does_not_begin(elsewhere:
     play(scene)
 
 
+def test_a_halted_task_whose_answer_and_whose_loss_got_lost_goes_on(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+):
+    """The store keeps it for a body that this worker does not have."""
+    monkeypatch.setattr(Worker, "lost", lambda *_: None)
+
+    async def scene() -> None:
+        taking = lambda data: data["free"] > 0  # noqa: E731 - not a registration
+        elsewhere.meddler.trouble("layby.worker.take", "lose", when=taking)
+        async with elsewhere.runner(slots=1) as runner:
+            runner.register(FLOW)
+            await soon(lambda: elsewhere.server.engine.free_slots)
+            await start_elsewhere(elsewhere, FLOW, "a")
+            while (await elsewhere.task("run/a:first")).version == 0:  # noqa: ASYNC110 - see `soon`
+                await asyncio.sleep(0.01)
+            await elsewhere.ok(c.HaltTask(id="run/a:first"))
+            await elsewhere.ok(c.ContinueTask(id="run/a:first"))
+            assert set(await result_of(runner, "a")) == {"first", "second"}
+
+    play(scene)
+
+
 def test_a_slow_answer_is_not_taken_for_a_lost_one(elsewhere: Elsewhere):
     """However often the two are compared meanwhile, short of two leases."""
 
@@ -270,6 +293,7 @@ class Holding:
     def __init__(self, here: dict[str, int], store: dict[str, int]) -> None:
         self.holds = here
         self.store = store
+        self.kept: set[str] = set()
         self.client = self
         self.incarnation = "1"
         self.config = self
@@ -292,10 +316,12 @@ class Holding:
     async def page(self, query: q.ListHeld) -> Reply:
         """Two at a time."""
         left = sorted(each for each in self.store.items() if each[0] > (query.cursor or ""))
-        tasks = [
-            Task(id=key, target="", version=version, state="acquired") for key, version in left[:2]
-        ]
+        tasks = [self._row(key, version) for key, version in left[:2]]
         return ok(TaskPage(tasks, left[1][0] if len(left) > 2 else None))
+
+    def _row(self, task_id: str, version: int) -> Task:
+        state = "halted" if task_id in self.kept else "acquired"
+        return Task(id=task_id, target="", version=version, state=state)
 
     def lost(self, task_id: str, version: int) -> None:
         self.gone.append((task_id, version))
@@ -392,6 +418,14 @@ def test_looking_while_it_looks_is_no_second_look():
 
     asyncio.run(run())
     assert holding.released == []
+
+
+def test_what_the_store_keeps_for_a_body_that_is_not_here_is_let_go():
+    """What it keeps for one that is here is lost: that ends, and is told then."""
+    holding = Holding({"a": 1}, {"a": 1, "b": 2})
+    holding.kept = {"a", "b"}
+    reconcile(holding, nothing)
+    assert (holding.gone, holding.released) == ([("a", 1)], [("b", 2)])
 
 
 def test_a_task_that_may_be_on_its_way_is_waited_for():

@@ -71,9 +71,7 @@ class Arrivals:
         if self._end_older_attempt(claim):
             self.hand_back(body, delay=OLD_BODY_MS)
             return
-        if (older := self._bodies.get(claim.task.id)) is not None:
-            self._drop(older)  # it was lost, and we have not been told
-        self._bodies[claim.task.id] = body
+        self._enter(body, claim)
         self._credit.join_line(body, claim.ready_at, self._host.lease.elapsed())
         self.load(body)
 
@@ -84,8 +82,14 @@ class Arrivals:
             self._credit.leave(body)
             self.hand_back(body)
             return
-        self._bodies[claim.task.id] = body
+        self._enter(body, claim)
         self.load(body)
+
+    def _enter(self, body: Body, claim: Claim) -> None:
+        """An earlier claim of its task that is here was lost, and we have not been told."""
+        if (older := self._bodies.get(claim.task.id)) is not None:
+            self._drop(older)
+        self._bodies[claim.task.id] = body
 
     def _end_older_attempt(self, claim: Claim) -> bool:
         """A claim means that an earlier one of ours is over, whether we have been told or not.

@@ -124,6 +124,8 @@ class Calls:
         self._functions: frozenset[str] = frozenset()
         self._waiting: dict[str, Body] = {}
         """Calls that stand in line."""
+        self._acquiring: dict[str, int] = {}
+        """Versions of calls that have a slot, and are being acquired."""
         self._leases: dict[str, CallLease] = {}
         self._next_to_check = 0
         self._has_declined_for_room = False
@@ -181,7 +183,7 @@ class Calls:
 
     def _put_in_line(self, call: Execute) -> None:
         """Put it in line, and decline it too: another worker may have a slot for it sooner."""
-        if self._is_closed:
+        if self._is_closed or self._is_old(call):
             return
         if len(self._waiting) >= MAX_WAITING:
             self._has_declined_for_room = True
@@ -194,6 +196,14 @@ class Calls:
         if body.slot_state is LINE:
             self._waiting[call.id] = body
             self._decline(call)
+
+    def _is_old(self, call: Execute) -> bool:
+        """Whether we acquire it, or have done so: one who heard of it twice would have it twice, as
+        an answer that got lost tells only that it is ours.
+        """
+        lease = self._leases.get(call.id)
+        is_ours = lease is not None and lease.version > call.version
+        return is_ours or self._acquiring.get(call.id, -1) >= call.version
 
     def _decline(self, call: Execute) -> None:
         if self.source is not None:
@@ -208,6 +218,7 @@ class Calls:
         if self._has_declined_for_room and not self._waiting:
             self._has_declined_for_room = False
             self._reopen_source()
+        self._acquiring[body.call.id] = body.call.version
         self._host.spawn(self._acquire(body, body.call))
 
     async def _acquire(self, body: Body, call: Execute) -> None:
@@ -215,6 +226,8 @@ class Calls:
         try:
             claim = await self._claim(call)
         finally:
+            if self._acquiring.get(call.id) == call.version:
+                del self._acquiring[call.id]
             if claim is None:
                 self._host.withdraw(body)
         if claim is not None:

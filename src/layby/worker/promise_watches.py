@@ -7,19 +7,16 @@ out, however late we are told.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
 from layby.client.interface import PromiseListener, Watching, WatchingClient
-from layby.client.patience import PAUSES, known, tell_outage
+from layby.client.patience import PAUSES, known, send_until_answered, tell_outage
 from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.errors import DeferTimeout, StoreError
-
-logger = logging.getLogger(__name__)
 
 MAX_PAUSE_MS: Final[Millis] = 30_000
 """The longest pause between two looks at the time, while somebody waits with a deadline."""
@@ -292,14 +289,11 @@ class PromiseWatches:
         self.move(watch, deadline)
 
     async def look_again(self, watch: PromiseWatch) -> None:
-        """The message that it is settled may be on its way."""
-        reply = None
-        try:
-            reply = known(await self._client.send(GetPromise(id=watch.promise_id)))
-        except StoreError as failure:
-            message = "the wait for promise %s is over, and the store does not answer: %s"
-            logger.warning(message, watch.promise_id, failure)
-        if reply is not None and not watch.done() and not _is_pending(reply):
+        """The message that it is settled may be on its way. Only the store can say that it is not:
+        while it does not answer, the wait goes on.
+        """
+        reply = await send_until_answered(self._client, GetPromise(id=watch.promise_id))
+        if not watch.done() and not _is_pending(reply):
             watch.deliver(reply)
 
 

@@ -1,6 +1,7 @@
 """Compares what a worker holds with what the store believes it holds.
 
-An answer that got lost may have carried tasks. Such a task is handed back; one that the store has
+An answer that got lost may have carried tasks. Such a task is handed back, also one that the store
+has taken away since, and keeps until we say that no body of it runs here; one that the store has
 given to somebody else, or that is over, is ended here: the notice that said so may have been lost
 with an answer or a stream. Requests under way make the two differ for a moment, so only what
 differs twice in the same way counts, and a task that is unknown here is on its way as long as a
@@ -75,9 +76,9 @@ class Reconciler:
 
     async def _compare(self) -> None:
         before = set(self._worker.holds.items())
-        listed = await self._listed()
+        held, kept = await self._listed()
         now = set(self._worker.holds.items())
-        unknown, missing = listed - now, (before & now) - listed
+        unknown, missing = (held | kept) - now, (before & now) - held
         for task_id, version in missing & self._missing:
             self._worker.lost(task_id, version)
         self._missing = missing - self._missing
@@ -110,16 +111,15 @@ class Reconciler:
             ReleaseTasks(pid=worker.config.pid, incarnation=worker.incarnation, tasks=(task,))
         )
 
-    async def _listed(self) -> set[Claimed]:
-        worker = self._worker
+    async def _listed(self) -> tuple[set[Claimed], set[Claimed]]:
+        """What the store has given to us, and what it has taken away but keeps for its body."""
+        worker, held, kept = self._worker, set[Claimed](), set[Claimed]()
         query = ListHeld(pid=worker.config.pid, incarnation=worker.incarnation)
         found = pages(self._page, query)
-        return {
-            (task.id, task.version)
-            async for page in found
-            for task in page.tasks
-            if task.state == "acquired"  # else only its body is waited for
-        }
+        async for page in found:
+            for task in page.tasks:
+                (held if task.state == "acquired" else kept).add((task.id, task.version))
+        return held, kept
 
     async def _page(self, query: ListHeld) -> TaskPage:
         page = (await self._worker.client.send(query)).data

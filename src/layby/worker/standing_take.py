@@ -41,15 +41,15 @@ class StandingTake:
         self._offer: Offer | None = None
         self._take: Take | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._must_be_replaced = False
 
     def update(self) -> None:
         """Something has changed: send a new take if the offer is outdated."""
         wanted = self._credit.offer()
         if self._offer is None or (self._offer.free == 0 and wanted.free > 0):
             self.send_now()
-        elif self._offer != wanted and self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(UPDATE_DELAY_S, self._send_if_changed)
+        elif self._offer != wanted:
+            self._send_after_a_moment()
 
     def send_now(self) -> None:
         """Send the current offer, in place of the one that waits."""
@@ -57,6 +57,11 @@ class StandingTake:
         self._offer = self._credit.offer()
         self._take = self._take_of(self._offer)
         self._spawn(self._wait_at_store(self._take))
+
+    def replace_soon(self) -> None:
+        """Have what waits at the store answered, though its offer is not outdated."""
+        self._must_be_replaced = True
+        self._send_after_a_moment()
 
     def withdraw(self) -> None:
         """Replace it by one that takes nothing, not even roots, and is not replaced itself."""
@@ -68,12 +73,18 @@ class StandingTake:
     def close(self) -> None:
         self._disarm()
 
+    def _send_after_a_moment(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(UPDATE_DELAY_S, self._send_if_changed)
+
     def _send_if_changed(self) -> None:
         self._timer = None
-        if self._offer != self._credit.offer():
+        if self._must_be_replaced or self._offer != self._credit.offer():
             self.send_now()
 
     def _disarm(self) -> None:
+        self._must_be_replaced = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

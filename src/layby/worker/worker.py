@@ -22,6 +22,7 @@ from layby.core.commands import (
     FailTask,
     HeartbeatWorker,
     LeaveWorker,
+    LimitTask,
     Released,
     ReleaseTask,
     StartRun,
@@ -132,6 +133,8 @@ class Worker:
         self.open_takes = OpenTakes()
         self._running: set[Body] = set()
         self._stuck: dict[Body, str] = {}
+        self._ends_to_tell: dict[tuple[str, int], Attempt | None] = {}
+        """Claims whose timeout is being reported, and whose body has ended meanwhile, if it has."""
         self.slots_lent = 0
         """How often a slot was lent so that a body did not wait for itself."""
         self._background: set[asyncio.Task[Any]] = set()
@@ -242,8 +245,9 @@ class Worker:
             attempt.end("lost")  # held until its body has ended: it may have been halted
             return
         had_begun = not self._arrivals.lost(task_id, version)
-        if self.holds.get(task_id) != version:
-            self.open_takes.give_up(task_id, version)  # its answer may be still under way
+        is_here = is_call or self.holds.get(task_id) == version
+        if not is_here and self.open_takes.give_up(task_id, version) and not self.is_stopping:
+            self._standing.replace_soon()  # else its answer may be far away
         if not is_call:
             self._releases.add(Released(task_id, version, begun=had_begun))
 
@@ -439,11 +443,13 @@ class Worker:
         self.incarnation = uuid.uuid4().hex
         self.lease.begin_anew(self.incarnation)
         held, self.holds = self.holds, {}
+        self.open_takes.give_up_all()
         self._arrivals.lose_all(held)
         for attempt in list(self.attempts.values()):
             if attempt.id in held:
                 attempt.end("lost")
         self.on_new_incarnation()
+        self.replace_standing_take()  # its answer may come on a connection that is dead
         self.dispatch()
 
     async def start_run(self, command: StartRun) -> Reply:
@@ -458,14 +464,14 @@ class Worker:
         try:
             reply = await self.client.send(starting)
         except BaseException:
+            self.open_takes.end(starting)
             self.credit.answered(ask)
             self.dispatch()
             raise
-        finally:
-            self.open_takes.end(starting)
+        ours = self.open_takes.end(starting, reply)
         self.credit.answered(ask)
         # Without a take, the answer says nothing about what is left in the store.
-        self._handle_reply(reply, NOTHING if take is None else ask)
+        self._handle_reply(ours, NOTHING if take is None else ask)
         return reply
 
     def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
@@ -495,8 +501,8 @@ class Worker:
     def arrive(self, claims: Iterable[Claim]) -> None:
         """Tasks that are ours now; they stand in line while they are loaded."""
         for claim in claims:
-            if self.open_takes.given_up.get(claim.task.id) == claim.task.version:
-                continue  # its answer was late, not lost: by now it may be somebody else's
+            if claim.task.version < self.holds.get(claim.task.id, 0):
+                continue  # answers overtake each other, and this claim was over before that began
             body = Body(self, claim)
             if claim.task.is_ours:
                 self.holds[claim.task.id] = claim.task.version
@@ -628,6 +634,8 @@ class Worker:
         else:
             attempt.is_reported = True
             attempt.outlasted = task is None
+            if attempt.outlasted:
+                self._ends_to_tell[attempt.id, attempt.version] = None
             self._reporter.report(attempt, ending)
 
     def is_loop_ending(self) -> bool:
@@ -650,6 +658,9 @@ class Worker:
     def hand_back(self, attempt: Attempt) -> None:
         """Its body has ended, or is no longer waited for: others may begin it."""
         if attempt.is_reported and not attempt.outlasted:
+            return
+        if (claim := (attempt.id, attempt.version)) in self._ends_to_tell:
+            self._ends_to_tell[claim] = attempt  # told first, it would undo the try, not end it
             return
         attempt.is_reported, attempt.outlasted = True, False
         if self.calls.lease_of(attempt.id, attempt.version) is not None:
@@ -681,11 +692,26 @@ class Worker:
         return not self.holds and not self.calls.leased()
 
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
-        self.open_takes.end(report)
+        reply = self.open_takes.end(report, reply)
         self.credit.answered(ask)
-        if not _is_kept(report, reply):
+        if _is_refused(reply) and not _goes_on(report):
+            self._say_that_it_has_ended(report)
+        elif not _is_kept(report, reply):
             self.let_go(report.id, report.version)
+        outlasting = self._ends_to_tell.pop((report.id, report.version), None)
+        if outlasting is not None:
+            self.hand_back(outlasting)
         self._handle_reply(reply, ask)
+
+    def _say_that_it_has_ended(self, report: Report) -> None:
+        """The task was taken away before, and we may never be told so. If it came from a take, the
+        store waits for this.
+        """
+        if self.holds.get(report.id) == report.version:
+            has_begun = not isinstance(report, LimitTask) and getattr(report, "begun", True)
+            self._releases.add(Released(report.id, report.version, begun=has_begun))
+        else:
+            self.let_go(report.id, report.version)
 
     def let_go(self, task_id: str, version: int) -> None:
         """It is no longer ours."""
@@ -711,10 +737,12 @@ class Worker:
 
     async def _send_take(self, take: Take) -> Reply | None:
         self.open_takes.begin(take)
+        reply = None
         try:
-            return await self._patiently(take)
+            reply = await self._patiently(take)
         finally:  # whoever asked accepts the tasks before anything else happens
-            self.open_takes.end(take)
+            ours = self.open_takes.end(take, reply)
+        return ours
 
     async def _patiently(self, command: Any) -> Reply | None:
         """Send until the store answers; None when the engine has been stopped."""
@@ -752,7 +780,17 @@ def _is_kept(report: Report, reply: Reply | None) -> bool:
     """Whether the store goes on waiting to hear that the body has ended."""
     data = None if reply is None else reply.data
     is_settled = isinstance(data, FailData) and not data.promise.is_pending
-    return is_settled and isinstance(report, FailTask) and report.still_running
+    return _goes_on(report) and (is_settled or _is_refused(reply))
+
+
+def _goes_on(report: Report) -> bool:
+    """Whether the body goes on past what it reports."""
+    return isinstance(report, FailTask) and report.still_running
+
+
+def _is_refused(reply: Reply | None) -> bool:
+    """Whether the task had been taken away before the report came."""
+    return reply is not None and reply.status in (404, 409)
 
 
 async def _run_until_cancelled() -> None:
