@@ -13,6 +13,7 @@ from msgspec import Struct
 from layby.core.answer_schema import answer_problem
 from layby.core.fields import Tags, Value
 from layby.core.model import Promise
+from layby.core.nesting import TOO_DEEP, is_too_deep
 from layby.core.replies import Reply, refuse
 
 APPROVAL: Final = "layby:approval"
@@ -60,7 +61,8 @@ def question_of(promise: Promise) -> Question | None:
     if asker_of(promise) is None:
         return None
     try:
-        return _read_question(base64.b64decode(_read_value(promise.param).data or ""))
+        written = base64.b64decode(_read_value(promise.param).data or "")
+        return None if is_too_deep(written) else _read_question(written)
     except (ValueError, msgspec.MsgspecError):
         return None
 
@@ -71,7 +73,10 @@ def misfit(promise: Promise, value: Value) -> Reply | None:
     if question is None:
         return None
     try:
-        answer = msgspec.json.decode(base64.b64decode(value.data)) if value.data else None
+        given = base64.b64decode(value.data or "")
+        if is_too_deep(given):
+            return refuse(400, f"Invalid answer: it {TOO_DEEP}")
+        answer = msgspec.json.decode(given) if value.data else None
     except (ValueError, msgspec.MsgspecError):
         return refuse(400, "Invalid answer: it is not JSON")
     problem = question.problem_with(answer)
