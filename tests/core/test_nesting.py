@@ -74,14 +74,14 @@ def test_a_question_that_is_too_deep_is_none(world: World, depth: int) -> None:
     schema = f'{{"prompt":"x","schema":{{"enum":{nested(depth)}}}}}'
     param = c.Value(data=base64.b64encode(schema.encode()).decode())
     tags = {"layby:approval": "true", "layby:asker": "a"}
-    world.ok(c.CreatePromise(id="q", timeout_at=10, param=param, tags=tags))
-    assert question_of(world.promise("q")) is None
+    world.ok(c.CreatePromise(id="a.q", timeout_at=10, param=param, tags=tags))
+    assert question_of(world.promise("a.q")) is None
 
 
 def test_an_answer_that_is_too_deep_is_refused(world: World) -> None:
     param = c.Value(data=base64.b64encode(b'{"prompt":"x","schema":{}}').decode())
     tags = {"layby:approval": "true", "layby:asker": "a"}
-    world.ok(c.CreatePromise(id="q", timeout_at=10, param=param, tags=tags))
+    world.ok(c.CreatePromise(id="a.q", timeout_at=10, param=param, tags=tags))
     deep = c.Value(data=base64.b64encode(nested(2_000).encode()).decode())
-    reply = world.send(c.ResolvePromise(id="q", value=deep))
+    reply = world.send(c.ResolvePromise(id="a.q", value=deep))
     assert (reply.status, "nested deeper" in reply.data) == (400, True)

@@ -52,8 +52,14 @@ def asker_of(promise: Promise) -> str | None:
 
 
 def needed_by(promise: Promise) -> str | None:
-    """The task without which settling an approval or a token means nothing; None if unknown."""
-    return _tags(promise.tags).get(ASKER) if f'"{ASKER}":' in promise.tags else None
+    """The task without which settling an approval or a token means nothing; None if unknown.
+
+    Both are below their task. Whoever may create a promise elsewhere does not ask in its name.
+    """
+    if f'"{ASKER}":' not in promise.tags:
+        return None
+    asker = _tags(promise.tags).get(ASKER)
+    return asker if asker and promise.id.startswith(f"{asker}.") else None
 
 
 def question_of(promise: Promise) -> Question | None:
