@@ -82,6 +82,18 @@ def test_a_zombie_starts_nothing(family: World, caller: Caller):
     assert family.dump().promises.keys() == before
 
 
+def test_a_life_that_nobody_has_begun_has_no_children(family: World):
+    """Whoever names a task so could keep the writer busy for ever: all lives before it were
+    looked for.
+    """
+    forged = Caller(f"run/p:life/{10**15}:a", 1)
+    tags = {"resonate:target": "poll://any@g"}
+    family.ok(c.CreatePromise(id=forged.id, timeout_at=NEVER, tags=tags))
+    family.ok(c.AcquireTask(id=forged.id, version=0, pid="p", ttl=60_000))
+    reply = family.send(child(caller=forged))
+    assert (reply.status, "is not a life of 'run/p'" in str(reply.data)) == (409, True)
+
+
 def test_a_token_must_cover_the_caller_too():
     """Whoever may only start runs may not act for a task."""
     assert set(child().named_ids()) == {"run/c", "run/p:a"}

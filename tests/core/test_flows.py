@@ -23,6 +23,11 @@ def test_the_last_one_wins(world: World):
     assert len(world.dump().flows) == 1
 
 
+def test_a_layout_that_postgres_cannot_store_is_refused(world: World):
+    reply = world.send(PublishFlow(group="g", name="order", layout="{}\0"))
+    assert (reply.status, reply.data) == (400, "layout must not contain NUL")
+
+
 def test_a_name_is_known_in_its_group(world: World):
     """Elsewhere only that there is one; a mistake can be told from what there is."""
     world.send(PublishFlow(group="g", name="order", layout="{}"))

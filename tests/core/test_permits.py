@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.limits import SPREAD, GetLimit
@@ -51,6 +52,7 @@ def test_a_take_is_handed_no_more_than_there_are_permits(world: World) -> None:
     shown = standing(world)
     assert (shown.held, shown.waiting) == (2, 3)
     assert shown.holders == ("run/00:a", "run/01:a")
+    assert world.ok(GetLimit(name="api", prefix="run/01")) == replace(shown, holders=("run/01:a",))
     world.check()
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec import Raw
 
 from layby.core import commands as c
+from layby.core.nesting import MAX_DEPTH
 from layby.core.validate import MAX_VALUE_CHARS, problems
 
 VERSION = {"id": "x", "version": 1}
@@ -52,6 +53,36 @@ def test_a_history_that_views_could_not_read(tries: str) -> None:
     told = problems(c.FailTask(**VERSION, history=f'{{"tries":{tries}}}'))
     assert told is not None
     assert "tries of history" in told
+
+
+@pytest.mark.parametrize("name", ["polls", "last_poll_at", "next_poll_at"])
+@pytest.mark.parametrize("number", ['"x"', "1.5", "1e3", "true", "[]", "99999999999999999999"])
+def test_polls_that_views_could_not_read(name: str, number: str) -> None:
+    """`triggers` has a row for each trigger: one with such a number would end it for everybody."""
+    told = problems(c.AnnotateTask(**VERSION, waiting_on=f' {{"kind":"x","{name}":{number}}}'))
+    assert told is not None
+    assert "polls of waitingOn" in told
+
+
+def test_polls_of_other_forms_are_read_by_nobody() -> None:
+    for text in ('{"polls":null}', '{"polls":3,"next_poll_at":5}', '["polls"]', '{"told":"x"}'):
+        assert problems(c.AnnotateTask(**VERSION, waiting_on=text)) is None
+
+
+def test_what_is_nested_too_deeply_for_some_reader() -> None:
+    deep = f'{{"a":{"[" * MAX_DEPTH}{"]" * MAX_DEPTH}}}'
+    for request in every(deep):
+        told = problems(request)
+        assert told is not None, request
+        assert told.endswith(f"must not be nested deeper than {MAX_DEPTH} levels")
+
+
+@pytest.mark.parametrize("sub_status", ["Deferred\0", "x" * 1_025])
+def test_a_sub_status_that_no_column_can_hold(sub_status: str) -> None:
+    """PostgreSQL stores no NUL: the whole batch of others would have to be run again."""
+    told = problems(c.AnnotateTask(**VERSION, sub_status=sub_status))
+    assert told is not None
+    assert "subStatus" in told
 
 
 def test_it_is_bounded() -> None:

@@ -26,6 +26,7 @@ def release(**fields: object) -> c.ReleaseTasks:
             replace(r.take(1), begun=(c.TaskVersion("x", 1),) * (c.MAX_CLAIMS + 1)),
             "claims: 100,001 are more than 100,000",
         ),
+        (replace(r.take(1), names=("f", "f\0")), "Task name must not contain NUL"),
         (replace(release(), pid=""), "Process ID is required"),
         (replace(release(), incarnation=""), "Incarnation is required"),
         (release(id=""), "Task ID is required"),

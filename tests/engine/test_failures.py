@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 
 import pytest
+from msgspec.structs import replace
 
 from layby.clock import SystemClock
 from layby.core.commands import (
@@ -156,6 +157,16 @@ def test_a_full_disk_fails_writes_only_and_recovers_with_room(disk: SmallDisk):
     assert statuses(ask(engine, create("after", 100_000))) == [200]
     assert engine.stop(PATIENCE)
     assert stored(file) == acknowledged | {"after"}
+
+
+# --- a bug -------------------------------------------------------------------------------
+
+
+def test_a_request_that_cannot_even_be_checked_is_answered_with_its_batch(engine):
+    """Whatever fails for one, nobody who came with it waits for ever."""
+    spoiled = replace(create("x"), tags=5)
+    answers = ask(engine, create("before"), spoiled, create("after"))
+    assert statuses(answers) == [200, 500, 200]
 
 
 # --- read-only, locked -------------------------------------------------------------------

@@ -70,6 +70,19 @@ def test_numbers_that_are_none_are_refused(line: Line, number: bytes) -> None:
     assert state(line) == "acquired"
 
 
+@pytest.mark.parametrize("kind", [b"Event", b"Delay", b"OfSomebodyElse"])
+@pytest.mark.parametrize("args", [b'{"name":"\xff"}', b'{"\xff":1}'])
+def test_bytes_that_are_no_text_are_refused(line: Line, kind: bytes, args: bytes) -> None:
+    """Whoever else was in the batch with it was never answered."""
+    request = (
+        b'{"kind":"layby.task.defer","head":{"corrId":"1","version":"2026-04-01"},"data":'
+        b'{"id":"job","version":1,"trigger":{"kind":"%b","args":%b}}}' % (kind, args)
+    )
+    answer = line.post(request)
+    assert (answer.status, b"must be valid Unicode" in answer.body) == (400, True)
+    assert state(line) == "acquired"
+
+
 def test_a_class_that_is_not_known_here_is_accepted(line: Line) -> None:
     """Whoever runs it may have it."""
     status, data = deferred(line, "OfSomebodyElse", {"url": 7, "headers": {"a b": 1}})

@@ -18,6 +18,7 @@ from layby.core.commands import (
     Take,
     TaskVersion,
 )
+from layby.core.limits import GetLimit
 from layby.core.replies import refuse
 from layby.server.reach import bounded, is_within
 from layby.wire.decode import KINDS
@@ -206,12 +207,14 @@ def test_a_trigger_asks_for_the_prefix_of_the_token_whatever_the_caller_says() -
 
 @pytest.mark.parametrize("kind", sorted(SAMPLES))
 def test_every_take_is_bounded(kind: str) -> None:
-    """And nothing else is changed."""
+    """And nothing else is changed, but for whom the answer about a limit names."""
     body = request(kind, MINE)
     result = bounded(body, MINE)
     assert [take.prefix for take in takes_in(result)] == [MINE] * (kind in TAKING)
     assert bounded(result, MINE) == result
-    if kind not in TAKING:
+    if kind == "layby.limit.get":
+        assert result == GetLimit(name=f"{MINE}l", prefix=MINE)
+    elif kind not in TAKING:
         assert result is body
 
 
@@ -239,3 +242,8 @@ def test_a_take_may_ask_for_less_than_its_token_allows(asked: str, given: str) -
 def test_a_command_without_a_take_is_left_alone() -> None:
     body = FinishTask(id="mine/x", version=1)
     assert bounded(body, MINE) is body
+
+
+@pytest.mark.parametrize(("asked", "shown"), [("", "a/"), ("b/", "a/"), ("a/c", "a/c")])
+def test_whoever_holds_a_limit_is_named_only_within_the_prefix(asked: str, shown: str) -> None:
+    assert bounded(GetLimit(name="a/l", prefix=asked), "a/") == GetLimit(name="a/l", prefix=shown)

@@ -15,6 +15,7 @@ from layby.wire.json_values import (
     from_text,
     named_error_value,
     read_error,
+    shown,
     text_of,
     to_value,
 )
@@ -193,3 +194,13 @@ def test_plain_json_is_not_walked_in_python(monkeypatch):
 
 def test_values_are_core_values():
     assert to_value(1) == Value(headers={}, data=b64("1"))
+
+
+def test_what_is_nested_too_deeply_is_shown_as_it_was_sent() -> None:
+    """A list is of many, and whoever may create one promise must not end it."""
+    data = base64.b64encode(b"[" * 5_000 + b"]" * 5_000).decode()
+    text = text_of(Value(data=data))
+    assert shown(text) == data
+    assert read_error(text) == ErrorText("Error", data)
+    assert shown(text_of(to_value([[1]]))) == [[1]]
+    assert shown(text_of(Value(data="none"))) == "none"

@@ -24,8 +24,8 @@ def promise_json(promise: Promise) -> dict[str, Any]:
     return {
         "id": promise.id,
         "state": promise.state,
-        "param": json_values.from_text(promise.param),
-        "value": json_values.from_text(promise.value),
+        "param": json_values.shown(promise.param),
+        "value": json_values.shown(promise.value),
         "headers": json_values.headers_of(promise.value),
         "tags": _tags(promise.tags),
         **showing.times(
@@ -80,7 +80,7 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
         "skipped": schedule.skipped,
         "promise_id": schedule.promise_id,
         "promise_timeout_ms": _bounded(schedule.promise_timeout),
-        "promise_param": json_values.from_text(schedule.promise_param),
+        "promise_param": json_values.shown(schedule.promise_param),
         "promise_tags": _tags(schedule.promise_tags),
         **showing.times(
             created=schedule.created_at,

@@ -223,7 +223,7 @@ def instant(at: Millis | None, now: Millis) -> Text:
 
 def value(text: str) -> str:
     """A param or value, decoded, in one line; text that is not ours as it is."""
-    found = json_values.from_text(text)
+    found = json_values.shown(text)
     if stack(text):
         found = {key: each for key, each in found.items() if key != json_values.STACK}
     return "-" if found is None else msgspec.json.encode(found).decode()
@@ -231,7 +231,7 @@ def value(text: str) -> str:
 
 def stack(text: str) -> str:
     """The traceback of an error, if its worker sent one; shown separately, as it is long."""
-    found = json_values.from_text(text)
+    found = json_values.shown(text)
     is_error = isinstance(found, dict) and "__type" in found
     return json_values.read_error(text).stack.rstrip() if is_error else ""
 

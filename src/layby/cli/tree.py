@@ -442,7 +442,7 @@ def call_of(promise: Promise) -> str:
     tags = _tags(promise.tags)
     if tags.get(TIMER) == "true":
         return "sleep"
-    param = json_values.from_text(promise.param)
+    param = json_values.shown(promise.param)
     func: Any = param.get("func") if isinstance(param, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     how = "rpc" if TARGET in tags else "run"
     if isinstance(func, str) and func:

@@ -52,7 +52,7 @@ class Caller(Struct, frozen=True, rename="camel"):
             yield from (life_id(self.parent, life), life_id(self.parent, life) + task)
 
     def footprint(self, into: Footprint, child: str) -> None:
-        into.ids.update((self.id, self.run))
+        into.ids.update((self.id, self.run, self.parent))
         into.pairs.update(((self.id, self.run), (child, self.id), (child, self.run)))
 
     def named_ids(self) -> Ids:
@@ -99,7 +99,17 @@ def refusal(d: Draft, caller: Caller | None) -> Reply | None:
     task = d.task(caller.id)
     if task is None or not holds(task, caller.version):
         return refuse(409, "Task is not acquired or version mismatch")
+    if not _is_life(d, caller):
+        return refuse(
+            409, f"'{caller.run}' is not a life of '{caller.parent}': nobody has begun that"
+        )
     return refuse(409, f"Run '{caller.run}' has ended") if _is_over(d, caller) else None
+
+
+def _is_life(d: Draft, caller: Caller) -> bool:
+    """Anybody may create a task that is called like one of a life, of any number."""
+    first = d.task(caller.parent)
+    return life_number(caller.run) <= ((first and first.lives) or 1)
 
 
 def _is_over(d: Draft, caller: Caller) -> bool:

@@ -16,6 +16,7 @@ from layby.core.fields import Int64, Tags
 from layby.core.footprint import Footprint
 from layby.core.kinds import Ids, Problems, Sender, declare
 from layby.core.model import NEVER, Millis, Promise, Task, deadline
+from layby.core.nesting import TOO_DEEP, is_too_deep
 from layby.core.replies import DeferData, Reply, ok, refuse
 from layby.core.resumption import (
     NOTHING_GIVEN,
@@ -35,6 +36,8 @@ from layby.core.tries import GiveUpClaim
 
 MAX_ARGS_CHARS: Final = 2**16
 MAX_KWARGS_CHARS: Final = 2**20
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""Why JSON that was only looked over cannot be read."""
 
 
 class DelayArgs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +104,7 @@ class TriggerSpec(Struct, frozen=True, rename="camel"):
         """What is asked for, if nobody has to run it; None if its arguments are wrong, too."""
         try:
             return self._read()
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
 
     def problems(self) -> Problems:
@@ -109,7 +112,7 @@ class TriggerSpec(Struct, frozen=True, rename="camel"):
         yield from an_object(self.given, "args of the trigger", MAX_ARGS_CHARS)
         try:
             known = self._read()
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             yield f"args of {self.kind}: {error}"
             return
         if isinstance(known, EventArgs | PromiseSettledArgs):
@@ -289,10 +292,24 @@ def given(json: Raw | UnsetType) -> Raw:
 
 
 def an_object(json: Raw, what: str, most: int) -> Problems:
-    """Requests from the wire are JSON; those of this process may be anything."""
+    """Requests from the wire are JSON, whose texts nobody has looked into; those of this process
+    may be anything.
+    """
     text = bytes(json)
     if not text.lstrip().startswith(b"{"):
         yield f"{what} must be a JSON object"
+    if not _is_unicode(text):
+        yield f"{what} must be valid Unicode"
+    if is_too_deep(text):
+        yield f"{what} {TOO_DEEP}"
     if len(text) > most:
         remedy = "store it elsewhere and pass its address"
         yield f"{what}: {len(text):,} bytes are more than {most:,}: {remedy}"
+
+
+def _is_unicode(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -38,6 +38,9 @@ class PublishFlow(Command, frozen=True):
         yield from validate.group(self.group)
         yield from validate.identifier(self.name, "Name of a workflow")
         yield from validate.count(len(self.layout), MAX_LAYOUT_CHARS, "characters of layout")
+        yield from validate.words(layout=self.layout)
+        if "\0" in self.layout:
+            yield "layout must not contain NUL"
 
 
 @handles(PublishFlow)

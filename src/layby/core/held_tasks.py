@@ -52,7 +52,9 @@ class AnnotateTask(FencedCommand, frozen=True):
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.size(self.record, "record")
-        yield from validate.annotation(self.waiting_on, "waitingOn")
+        if self.sub_status:
+            yield from validate.identifier(self.sub_status, "subStatus")
+        yield from validate.waiting_on(self.waiting_on)
         yield from validate.annotation(self.progress, "progress")
         yield from validate.history(self.history)
         if self.record_id is not None:

@@ -8,6 +8,8 @@ with a name that begins with a dot, declares it in their footprint and ends it (
 from itertools import takewhile
 from typing import Final
 
+from msgspec.structs import replace
+
 from layby.core import permits, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import Int64
@@ -154,6 +156,8 @@ class GetLimit(Query, frozen=True):
 
     is_quick = True
     name: str
+    prefix: str = ""
+    """Only holders with this prefix are named: what the caller's token allows."""
 
     def named_ids(self) -> Ids:
         return (self.name,)
@@ -165,7 +169,8 @@ class GetLimit(Query, frozen=True):
         found = reader.limit_standings([self.name], HOLDERS_TOLD, now)
         if not found:
             return refuse(404, f"Limit '{self.name}' is not defined, and no task names it")
-        return ok(found[0])
+        shown = tuple(each for each in found[0].holders if each.startswith(self.prefix))
+        return ok(replace(found[0], holders=shown))
 
 
 @declare("layby.limit.list", sender=Sender.ADMIN, answer=LimitPage)

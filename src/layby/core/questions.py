@@ -13,6 +13,7 @@ from msgspec import Struct
 from layby.core.answer_schema import answer_problem
 from layby.core.fields import Tags, Value
 from layby.core.model import Promise
+from layby.core.nesting import TOO_DEEP, is_too_deep
 from layby.core.replies import Reply, refuse
 
 APPROVAL: Final = "layby:approval"
@@ -51,8 +52,14 @@ def asker_of(promise: Promise) -> str | None:
 
 
 def needed_by(promise: Promise) -> str | None:
-    """The task without which settling an approval or a token means nothing; None if unknown."""
-    return _tags(promise.tags).get(ASKER) if f'"{ASKER}":' in promise.tags else None
+    """The task without which settling an approval or a token means nothing; None if unknown.
+
+    Both are below their task. Whoever may create a promise elsewhere does not ask in its name.
+    """
+    if f'"{ASKER}":' not in promise.tags:
+        return None
+    asker = _tags(promise.tags).get(ASKER)
+    return asker if asker and promise.id.startswith(f"{asker}.") else None
 
 
 def question_of(promise: Promise) -> Question | None:
@@ -60,7 +67,8 @@ def question_of(promise: Promise) -> Question | None:
     if asker_of(promise) is None:
         return None
     try:
-        return _read_question(base64.b64decode(_read_value(promise.param).data or ""))
+        written = base64.b64decode(_read_value(promise.param).data or "")
+        return None if is_too_deep(written) else _read_question(written)
     except (ValueError, msgspec.MsgspecError):
         return None
 
@@ -71,7 +79,10 @@ def misfit(promise: Promise, value: Value) -> Reply | None:
     if question is None:
         return None
     try:
-        answer = msgspec.json.decode(base64.b64decode(value.data)) if value.data else None
+        given = base64.b64decode(value.data or "")
+        if is_too_deep(given):
+            return refuse(400, f"Invalid answer: it {TOO_DEEP}")
+        answer = msgspec.json.decode(given) if value.data else None
     except (ValueError, msgspec.MsgspecError):
         return refuse(400, "Invalid answer: it is not JSON")
     problem = question.problem_with(answer)

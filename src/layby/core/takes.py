@@ -134,7 +134,7 @@ class Take(Command, frozen=True):
 
     def problems(self) -> Problems:
         yield from _taker_problems(self.pid, self.incarnation, self.ttl, self.group)
-        yield from validate.count(len(self.names), MAX_NAMES, "names")
+        yield from validate.names(self.names)
         if not 0 <= self.free <= MAX_FREE:
             yield f"free must be between 0 and {MAX_FREE}"
         if not 0 <= self.ahead <= MAX_AHEAD:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,7 @@ from layby.core.fields import (
     Value,
 )
 from layby.core.model import Codes
+from layby.core.nesting import TOO_DEEP, is_too_deep
 
 if TYPE_CHECKING:
     from layby.core.kinds import BaseRequest
@@ -78,6 +79,13 @@ def codes(named: Codes) -> Sequence[str]:
     """Every take of a worker names the same: they are checked once."""
     too_many = [*count(len(named), MAX_NAMES, "codes")]
     return too_many or [problem for _, name in named for problem in code(name)]
+
+
+@lru_cache(maxsize=256)
+def names(named: tuple[str, ...]) -> Sequence[str]:
+    """The names of tasks that a worker takes: every take of it names the same."""
+    too_many = [*count(len(named), MAX_NAMES, "names")]
+    return too_many or [problem for name in named for problem in identifier(name, "Task name")]
 
 
 def claim(pid: str, ttl: int) -> Problems:
@@ -162,35 +170,51 @@ class _ToldTries(Struct):
     tries: tuple[_ToldTry, ...]
 
 
+class _ToldPolls(Struct):
+    polls: Int64 | None = None
+    last_poll_at: Int64 | None = None
+    next_poll_at: Int64 | None = None
+
+
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 _tries: Final = msgspec.json.Decoder(_ToldTries)
+_polls: Final = msgspec.json.Decoder(_ToldPolls)
 _TRIES: Final = '{"tries":'
 """What a history begins with that is read here."""
 
 
 def annotation(text: str | None, what: str) -> Problems:
     """It is put into answers as it is: whatever is not JSON would spoil those of others, too."""
-    if text is None:
-        return
-    yield from count(len(text), MAX_VALUE_CHARS, f"characters of {what}")
-    try:
-        _json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        yield f"{what} must be JSON: {error}"
+    if text is not None:
+        yield from _told(text, what, _json)
+
+
+def waiting_on(text: str | None) -> Problems:
+    """Of any form; the view `triggers` reads what an object says of polls."""
+    if text is not None:
+        is_object = text.lstrip().startswith("{")
+        yield from _told(text, "waitingOn", _polls if is_object else _json, "polls of ")
 
 
 def history(text: str | None) -> Problems:
     """Of any form; if it is of ours, the view `task_tries` reads the number of each try."""
-    if text is None or not text.startswith(_TRIES):
-        yield from annotation(text, "history")
-        return
-    yield from count(len(text), MAX_VALUE_CHARS, "characters of history")
+    if text is not None:
+        decoder = _tries if text.startswith(_TRIES) else _json
+        yield from _told(text, "history", decoder, "tries of ")
+
+
+def _told(text: str, what: str, decoder: "msgspec.json.Decoder[Any]", part: str = "") -> Problems:
+    yield from count(len(text), MAX_VALUE_CHARS, f"characters of {what}")
     try:
-        _tries.decode(text)
+        encoded = text.encode()
+        if is_too_deep(encoded):
+            yield f"{what} {TOO_DEEP}"
+        else:
+            decoder.decode(encoded)
     except msgspec.ValidationError as error:
-        yield f"tries of history: {error}"
+        yield f"{part}{what}: {error}"
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        yield f"history must be JSON: {error}"
+        yield f"{what} must be JSON: {error}"
 
 
 def count(number: int, most: int, what: str) -> Sequence[str]:

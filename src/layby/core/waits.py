@@ -310,7 +310,7 @@ def read_waiting_on(text: str | None) -> WaitingOn | None:
     """What a worker wrote; None if it wrote nothing, or nothing that can be read."""
     try:
         return _decoder.decode(text) if text else None
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 

@@ -113,8 +113,16 @@ def answer_to_failure(request: Command | Query, failure: Exception) -> Answer:
     """A failed store says so itself; anything else is a bad request or a bug."""
     if isinstance(failure, StoreError):
         return failure
-    wrong = validate.problems(request)
-    if wrong is not None:
+    if (wrong := _problems(request)) is not None:
         return refuse(400, wrong)
     logger.error("bug while serving %s", request.kind, exc_info=failure)
     return refuse(500, f"Internal error: {type(failure).__name__}: {failure}")
+
+
+def _problems(request: Command | Query) -> str | None:
+    """None, too, if a check fails of itself: others of the batch are answered all the same."""
+    try:
+        return validate.problems(request)
+    except Exception:
+        logger.exception("bug in a check of %s", request.kind)
+        return None

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from layby.core.commands import DeferTask, Take
 from layby.core.kinds import BaseRequest, Sender
+from layby.core.limits import GetLimit
 from layby.wire.decode import KINDS
 
 BOUNDED: Final = (Sender.CLIENT, Sender.WORKER)
@@ -34,9 +35,13 @@ def is_within(kind: str, body: object, prefix: str, groups: frozenset[str]) -> b
 
 
 def bounded(body: Any, prefix: str) -> Any:
-    """The same request, whose takes hand out only ids with this prefix; a trigger asks for it."""
+    """The same request, whose takes hand out only ids with this prefix; a trigger asks for it, and
+    of those who hold a limit the others are not named.
+    """
     if isinstance(body, DeferTask):
         body = replace(body, principal=prefix)
+    if isinstance(body, GetLimit) and not body.prefix.startswith(prefix):
+        return replace(body, prefix=prefix)
     take = body.asks if isinstance(body, BaseRequest) else None
     if take is None or take.prefix.startswith(prefix):
         return body

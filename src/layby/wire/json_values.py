@@ -15,6 +15,7 @@ import msgspec
 
 from layby.core import values
 from layby.core.commands import Value
+from layby.core.nesting import is_too_deep
 from layby.errors import ContextError, ProcessFailed, TaskTimeout
 from layby.wire.stack_text import stack_text
 
@@ -86,6 +87,17 @@ def from_text(text: str) -> Any:
         return data
 
 
+def shown(text: str) -> Any:
+    """The same for people: what is nested so deeply that not every reader could read it, in a list
+    of many maybe, comes as the raw string, too.
+    """
+    try:
+        is_deep = is_too_deep(bytes_of(text))
+    except ValueError:
+        is_deep = False
+    return data_of(text) if is_deep else from_text(text)
+
+
 def bytes_of(text: str) -> bytes:
     """The JSON inside an encoded `Value`; raises ValueError when there is none."""
     return base64.b64decode(data_of(text), validate=True)
@@ -135,7 +147,7 @@ def named_error_value(name: str, message: str, **details: Any) -> Value:
 
 def read_error(text: str | None) -> ErrorText:
     """The value of a rejection, read as an error, whatever it is."""
-    found = from_text(text) if text else None
+    found = shown(text) if text else None
     if isinstance(found, dict):
         return _error_from(cast("dict[str, Any]", found))
     return ErrorText("Error", "" if found is None else str(found))
