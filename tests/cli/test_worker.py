@@ -105,6 +105,24 @@ def test_a_closed_terminal_ends_a_worker_in_order(desk: Desk, tmp_path: Path):
             assert here.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["worker", "dev"])
+def test_one_that_loads_its_code_ends_when_it_is_asked_to(
+    command: str, asked: signal.Signals, tmp_path: Path
+):
+    """Red on b972d63e: it died of the signal, or was deaf as the first process of a container."""
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\nprint('loading', flush=True)\ntime.sleep(100)\n")
+    flags = ("--db", f"sqlite:{tmp_path / 'layby.db'}")
+    with (
+        inherited(signal.SIGHUP, signal.SIG_DFL),
+        Process(["-m", "layby.cli", command, str(slow), *flags]) as here,
+    ):
+        here.hear("loading")
+        here.send(asked)
+        assert (here.end(), here.said) == (0, ["loading"])
+
+
 def test_dev_is_a_server_and_a_worker(desk: Desk, tmp_path: Path):
     """In one process, on a file in the current folder."""
     (tmp_path / "flows.py").write_text(FLOWS)

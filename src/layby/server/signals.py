@@ -12,6 +12,20 @@ SAME_SIGNAL_S: Final = 1.0
 """Signals within this time count as one: a terminal and a supervisor may both send it."""
 
 
+def end_when_asked() -> None:
+    """Until `stop_requested`: a process that loads code has begun nothing, and that may take long.
+
+    The first process of a container hears no signal that it does not handle.
+    """
+    for each in _signals():
+        if each != signal.SIGINT:  # Python raises KeyboardInterrupt
+            signal.signal(each, _end)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    os._exit(0)  # an exception could be swallowed by the code that is loaded
+
+
 def stop_requested(on_stop: Callable[[], object]) -> asyncio.Event:
     """An event that the first signal to stop sets; `on_stop` is called then.
 
