@@ -105,6 +105,24 @@ def test_a_closed_terminal_ends_a_worker_in_order(desk: Desk, tmp_path: Path):
             assert here.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["worker", "dev"])
+def test_one_that_loads_its_code_ends_when_it_is_asked_to(
+    command: str, asked: signal.Signals, tmp_path: Path
+):
+    """Red on b972d63e: it died of the signal, or was deaf as the first process of a container."""
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\nprint('loading', flush=True)\ntime.sleep(100)\n")
+    flags = ("--db", f"sqlite:{tmp_path / 'layby.db'}")
+    with (
+        inherited(signal.SIGHUP, signal.SIG_DFL),
+        Process(["-m", "layby.cli", command, str(slow), *flags]) as here,
+    ):
+        here.hear("loading")
+        here.send(asked)
+        assert (here.end(), here.said) == (0, ["loading"])
+
+
 def test_dev_is_a_server_and_a_worker(desk: Desk, tmp_path: Path):
     """In one process, on a file in the current folder."""
     (tmp_path / "flows.py").write_text(FLOWS)
@@ -184,6 +202,11 @@ import asyncio, threading
 from layby import Workflow, task
 
 @task
+async def blocks(context):
+    print("@begun", flush=True)
+    threading.Event().wait(600)
+
+@task
 def thread(context):
     print("@begun", flush=True)
     threading.Event().wait(600)
@@ -198,6 +221,7 @@ async def deaf(context):
             pass
 
 blocking, stubborn = Workflow("blocking", tasks=[thread]), Workflow("stubborn", tasks=[deaf])
+blocked = Workflow("blocked", tasks=[blocks])
 """
 
 
@@ -222,7 +246,7 @@ def test_a_body_that_does_not_end_does_not_keep_its_worker(flow: str, desk: Desk
 async def started(url: str, flow: str) -> None:
     """By somebody who has no code for it."""
 
-    @task(id={"blocking": "thread", "stubborn": "deaf"}[flow])
+    @task(id={"blocking": "thread", "stubborn": "deaf", "blocked": "blocks"}[flow])
     async def body(context: Any) -> None: ...
 
     client = HttpClient(url)
@@ -249,6 +273,27 @@ def test_asked_twice_a_worker_ends_at_once(desk: Desk, tmp_path: Path):
             here.send(signal.SIGTERM)
             assert here.end() == 128 + signal.SIGTERM
             assert time.monotonic() - began < 10
+
+
+def test_asked_twice_a_worker_whose_loop_is_blocked_ends_at_once(desk: Desk, tmp_path: Path):
+    """Red on b972d63e: it took note of a signal only when the loop went on, so it heard none."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    with ServerProcess(tmp_path) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with Process(
+            ["-m", "layby.cli", "worker", str(tmp_path / "stubborn.py"), "--url", url]
+        ) as here:
+            here.hear("layby works for")
+            asyncio.run(started(url, "blocked"))
+            here.hear("@begun")
+            here.send(signal.SIGTERM)
+            for _ in range(PATIENCE_S):
+                threading.Event().wait(0.5)  # two signals in one second are one
+                if not here.is_alive:
+                    break
+                here.send(signal.SIGINT)
+            assert not here.is_alive
+            assert here.end() == 128 + signal.SIGINT
 
 
 class RefusedRunner:

@@ -1,5 +1,6 @@
 """The HTTP surface: every path and method, bodies, streams, probes, web pages, and its end."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -10,6 +11,7 @@ import pytest
 from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
 from layby.errors import StoreUnavailable
+from layby.server import app
 from layby.server.app import GONE, HttpSettings
 from layby.server.auth_config import ApiKey, AuthConfig
 from layby.server.cross_origin import ORIGIN_REFUSED
@@ -19,6 +21,7 @@ from tests.helpers.listeners import LOOPS, FrontPlace, fronting
 from tests.helpers.raw_http import HttpAnswer, Line, envelope, get, post
 
 MAX_BODY = 100_000
+PATIENCE_S = 30
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
@@ -389,6 +392,47 @@ def test_a_store_that_fails_is_told_as_it_is(caplog: pytest.LogCaptureFixture) -
         assert asked(line, "GET", "/ready").status == 200
         assert line.ask("promise.get", {"id": "during"}).status == 404
         assert line.ask("promise.get", {"id": "before"}).status == 200
+
+
+class Locked:
+    """A store that somebody else locks: it answers when they are done."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.free = threading.Event()
+        self.free.set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("load", "transaction"):
+            self.free.wait(PATIENCE_S)
+        return getattr(self._store, name)
+
+
+def test_a_probe_does_not_wait_for_a_locked_store(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Red on b972d63e: it was answered when the lock was gone, and nobody asks that long."""
+    with fronting(wrap=Locked) as here, Line(here.port) as line:
+        store: Any = here.world.store
+        assert asked(line, "GET", "/ready").status == 200
+        monkeypatch.setattr(app, "READY_S", 0.05)
+        store.free.clear()
+        try:
+            for _ in range(3):
+                assert asked(line, "GET", "/ready")[::2] == (503, b"")
+            assert asked(line, "GET", "/health").status == 200
+            reads = [each for each in here.run(others()) if "_can_read" in repr(each)]
+            assert len(reads) == 1, "probes share what waits for the store"
+        finally:
+            store.free.set()
+        while asked(line, "GET", "/ready").status == 503:
+            pass
+    told = {each.getMessage() for each in caplog.records if each.levelname == "WARNING"}
+    assert told == {"not ready: the store has not answered for 0.05 s"}
+
+
+async def others() -> set[asyncio.Task[Any]]:
+    return asyncio.all_tasks()
 
 
 def test_a_stream_opened_while_the_store_fails_hears_when_it_is_well() -> None:

@@ -10,7 +10,7 @@ from layby.cli.closing import exit_soon
 from layby.cli.options import graced, slotted, version_tagged
 from layby.cli.serve import beside, tell
 from layby.cli.user_code import complete_files, load_module
-from layby.cli.worker import LoadedCode, work
+from layby.cli.worker import LoadedCode, asked_to_stop, work
 from layby.runner import Runner
 from layby.server import logs, server_config
 from layby.server.server import Server, serve
@@ -61,6 +61,7 @@ def dev(
 async def _dev(
     loaded: ServerConfig, code: LoadedCode, slots: int, grace: int, version: str | None
 ) -> None:
+    stop = asked_to_stop()
     server = Server(loaded)
     await server.start()
     tell(server)
@@ -68,7 +69,7 @@ async def _dev(
         token = os.environ.get("LAYBY_TOKEN")
         runner = Runner(server.url, slots=slots, token=token, grace=grace / 1000, version=version)
         async with beside(server):
-            await work(runner, code, server.url)
+            await work(runner, code, server.url, stop)
     finally:
         await server.stop()
         exit_soon()

@@ -17,6 +17,7 @@ import layby
 from layby.cli.command_groups import CommandGroup, LazyCommand
 from layby.cli.process_list import hide_passwords
 from layby.errors import LaybyError
+from layby.server.signals import end_when_asked
 from layby.store.postgres_address import without_password
 
 HELP = """Durable Python tasks that hold no slot while they wait.
@@ -88,6 +89,10 @@ TOLD: Final = (
     "layby.runner.flow_directory",
 )
 """Loggers, by name since loading them takes time: a server does not answer, a worker is missing."""
+
+
+LASTING: Final = (["serve"], ["worker"], ["dev"])
+"""They work until they are asked to stop, and then it worked."""
 
 
 MEANT: Final = {
@@ -165,4 +170,6 @@ def cli() -> None:
 
 def main() -> None:
     hide_passwords(sys.argv)
+    if sys.argv[1:2] in LASTING:
+        end_when_asked()
     cli(prog_name="layby")

@@ -148,11 +148,15 @@ def _checked(url: str) -> str:
     return url
 
 
-async def work(runner: Runner, code: LoadedCode, where: str) -> None:
-    """Work until a signal to stop; a second signal ends the process at once."""
-    stop = stop_requested(
+def asked_to_stop() -> asyncio.Event:
+    """A signal to stop sets it; a second signal ends the process at once."""
+    return stop_requested(
         lambda: click.echo("layby is stopping: tasks are handed back as they end", err=True)
     )
+
+
+async def work(runner: Runner, code: LoadedCode, where: str, stop: asyncio.Event) -> None:
+    """Work until it is asked to stop."""
     working = asyncio.ensure_future(_work(runner, code, where))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +168,7 @@ async def work(runner: Runner, code: LoadedCode, where: str) -> None:
 async def _work_and_end(runner: Runner, code: LoadedCode, where: str) -> None:
     exit_code = 0
     try:
-        await work(runner, code, where)
+        await work(runner, code, where, asked_to_stop())
     except LaybyError as error:
         exit_code = error.exit_code
         raise

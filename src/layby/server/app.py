@@ -40,6 +40,8 @@ LEGACY: Final = ("promises", "schedules", "tasks")
 HOOKS: Final = "/hooks/"
 HOOK_METHODS: Final = ("GET", "HEAD", "POST")
 PROBES: Final = ("/health", "/ready", "/metrics")
+READY_S: Final = 2.0
+"""As long as a probe waits for the store: many give up a moment later."""
 ALLOWED: Final = {"/": ("POST",)} | dict.fromkeys(PROBES, ("GET", "HEAD"))
 GONE: Final = "This endpoint is no longer supported. Please update to the latest SDK."
 
@@ -80,6 +82,8 @@ class Application:
         self._hooks = hooks
         self._hook_bodies = BodyReader(MAX_BODY)
         self._draining = asyncio.Event()
+        self._reading: asyncio.Future[bool] | None = None
+        """What all probes wait for that ask whether it is ready."""
         self.url = ""
         """How workers that get an `execute` reach this server; known once it listens."""
         self.polls: set[PollConnection] = set()
@@ -252,9 +256,19 @@ class Application:
             await _respond(send, 200, b"", TEXT)
 
     async def _is_ready(self) -> bool:
-        """Reads from the store, the way every request does."""
+        """No probe waits for a store that somebody locks, and none adds to what waits for it."""
         if self._draining.is_set():
             return False
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self._can_read())
+        reading = self._reading
+        await asyncio.wait((reading,), timeout=READY_S)
+        if not reading.done():
+            logger.warning("not ready: the store has not answered for %g s", READY_S)
+        return reading.done() and reading.result()
+
+    async def _can_read(self) -> bool:
+        """Reads from the store, the way every request does."""
         try:
             return (await self._client.send(GetPromise(id="layby/ready"))).status < 500
         except LaybyError as failure:
