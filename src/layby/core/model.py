@@ -105,7 +105,7 @@ def _shown_wait(waiting_on: str | None) -> str:
         return ""
     try:
         shown = _shown_waits.decode(waiting_on)
-    except (MsgspecError, UnicodeError):  # a worker in another language may write what it likes
+    except (MsgspecError, UnicodeError, RecursionError):  # any worker may have written it
         return ""
     return (shown.record_id or shown.sentence)[:MAX_WAIT_CHARS]
 
