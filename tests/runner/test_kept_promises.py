@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pytest
 
-from layby import DeferTimeout, RetryPolicy, RunCancelled, RunFailed, Runner, task
+from layby import DeferTimeout, RetryPolicy, RunCancelled, RunFailed, Runner, task, waits
 from layby.core.commands import ResolvePromise, Value
 from layby.core.model import NEVER
 from layby.core.replies import PromiseData
@@ -721,6 +721,47 @@ async def test_a_timeout_of_a_wait_survives_restarts(wait: Callable[..., Any], t
             await asyncio.sleep(4)
     [at] = timed_out
     assert 6 <= at - began <= 6.5
+
+
+def _endlessly(handle, _seconds: float):
+    return handle.wait_for("approval")
+
+
+def _approval(handle, _seconds: float):
+    return handle.approval("Ship it?")
+
+
+async def _sleep(handle, _seconds: float):
+    await handle.sleep(1000)
+
+
+def _first_of(handle, _seconds: float):
+    return handle.first_of(waits.wait_for("approval"), waits.sleep(1000))
+
+
+@pytest.mark.parametrize(
+    "wait", [_wait_for, _endlessly, _defer_until, _own_promise, _approval, _sleep, _first_of]
+)
+@virtual_test
+async def test_a_wait_looks_no_newer_after_a_restart(wait: Callable[..., Any], tmp_path: Path):
+    """`layby waiting` says since when it lasts (cli.md), "restarts included".
+
+    Was: it began anew, so nothing was ever older than the last deploy.
+    """
+
+    @task
+    async def parks(context, handle):
+        await wait(handle, 100)
+
+    since = []
+    for _ in range(3):
+        async with Runner(f"sqlite:{tmp_path / 'layby.db'}") as runner:
+            run = await runner.start(flow_of(parks), run_id="r")
+            await asyncio.sleep(4)
+            waiting_on = (await run.status()).tasks["parks"].waiting_on
+            assert waiting_on is not None
+            since.append(waiting_on.since)
+    assert since == since[:1] * 3
 
 
 @virtual_test

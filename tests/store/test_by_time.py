@@ -296,6 +296,92 @@ def test_a_parked_task_waits_since_it_was_told() -> None:
         assert told(None) is None
 
 
+NAMED = '{"kind":"sleep","sentence":"sleeping","record_id":"run/a:a.w0.sleep-1"}'
+NEXT = NAMED.replace("sleep-1", "sleep-2")
+NAMELESS = '{"kind":"promise","sentence":"waiting for promise x"}'
+
+
+class Parking:
+    """A task whose body is begun again and again; 10 ms pass before each thing that it tells."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.version = 0
+        world.ok(r.run(a=""))
+        self.begin()
+
+    def begin(self) -> None:
+        self.world.clock.advance(10)
+        assert self.world.ok(r.take(1)).claims
+        self.version += 1
+
+    def tell(self, waiting_on: str | None) -> int | None:
+        self.world.clock.advance(10)
+        told = c.AnnotateTask(id="run/a:a", version=self.version, waiting_on=waiting_on)
+        self.world.ok(told)
+        return since(self.world, "run/a:a")
+
+    def begin_again(self) -> None:
+        self.world.ok(c.ReleaseTask(id="run/a:a", version=self.version))
+        self.begin()
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+@pytest.mark.parametrize("told", [NAMED, NAMELESS])
+def test_who_parks_again_in_the_same_wait_has_waited_all_the_while(backend, told) -> None:
+    """Whoever has the task: a restart makes no wait look new, and neither does a halt."""
+    with World(backend) as world:
+        body = Parking(world)
+        first = body.tell(told)
+        body.begin_again()
+        assert since(world, "run/a:a") is None
+        assert body.tell(told) == first
+        world.ok(c.HaltTask(id="run/a:a"))
+        assert since(world, "run/a:a") == world.clock.now()
+        world.ok(c.ContinueTask(id="run/a:a"))
+        ended = c.Released("run/a:a", body.version)
+        world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(ended,)))
+        body.begin()
+        assert body.tell(told) == first
+        world.check()
+
+
+def test_another_wait_begins_anew_after_a_restart() -> None:
+    """Also one that looks alike, as soon as the body has gone on from the one it was in."""
+    with World() as world:
+        body = Parking(world)
+        body.tell(NAMED)
+        body.begin_again()
+        assert body.tell(NEXT) == world.clock.now()
+        body.tell(None)
+        first = body.tell(NAMELESS)
+        body.begin_again()
+        assert body.tell(NAMELESS) == first
+        body.tell(None)
+        assert body.tell(NAMELESS) == world.clock.now()
+
+
+def test_after_a_failure_waits_begin_anew() -> None:
+    """The next try makes them anew, with deadlines of their own."""
+    with World() as world:
+        body = Parking(world)
+        body.tell(NAMED)
+        body.begin_again()
+        world.ok(r.fail("run/a:a", version=body.version, retry_in=0))
+        body.begin()
+        assert body.tell(NAMED) == world.clock.now()
+
+
+@pytest.mark.parametrize("told", ["1", '"x"', "[]", '{"record_id":1}', "{}"])
+def test_a_wait_that_cannot_be_told_apart_begins_anew(told) -> None:
+    """What a worker in another language writes is its own affair."""
+    with World() as world:
+        body = Parking(world)
+        body.tell(told)
+        body.begin_again()
+        assert body.tell(told) == world.clock.now()
+
+
 def test_tasks_behind_others_of_their_run_are_not_listed() -> None:
     """They wait for what is listed itself."""
     with World() as world:

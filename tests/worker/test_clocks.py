@@ -161,6 +161,25 @@ def test_after_a_timeout_a_thread_is_reported_at_once_and_keeps_its_slot():
     assert heard == [asyncio.CancelledError]
 
 
+def test_a_thread_that_only_waits_is_not_called_stuck_when_its_task_is_cancelled(caplog):
+    """It ends by itself at once: there is nothing to warn of."""
+
+    @task
+    def parked(context, handle):
+        handle.wait_for("never")
+
+    async def main():
+        async with Runner("memory:") as runner:
+            run = await runner.start(flow_of(parked), run_id="r")
+            await until(lambda: runner.worker.credit.held == 0 and runner.worker.attempts)
+            await run.cancel()
+            await until(lambda: not runner.worker.attempts)
+            assert runner.worker.health.snapshot() == []
+
+    asyncio.run(main())
+    assert [each.getMessage() for each in caplog.records if "still running" in each.msg] == []
+
+
 def test_after_a_timeout_a_process_is_killed(tmp_path):
     """Nothing of it goes on, and its slot serves others at once."""
     path = tmp_path / "pid"

@@ -186,7 +186,8 @@ def test_halted_says_what_helps_and_since_when():
 
 def test_polls_come_from_the_workers_memory():
     polling = Polling(polls=12, next_poll_at=6_000, last_error="ValueError: bad")
-    fields: Any = {"state": "acquired", "sub_status": "Deferred", "waiting_on": WAITING.to_text()}
+    fields: Any = {"state": "acquired", "sub_status": "Deferred", "waiting_since": 5_000}
+    fields["waiting_on"] = WAITING.to_text()
     found = execution(polling=polling, **fields).waiting_on
     assert found == WaitingOn(
         "condition", "waits for the job", 5_000, 9_000, 12, 6_000, "ValueError: bad"

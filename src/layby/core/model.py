@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final, Literal
 
-from msgspec import Struct, json
+from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from layby.core.resumption import TRIGGER_GROUP, Resumption, read_resumption
@@ -79,6 +79,35 @@ def life_number(life_root: str) -> int:
 
 _deadlines = json.Decoder(dict[str, Millis])
 _names = json.Decoder(tuple[str, ...])
+
+
+MAX_WAIT_CHARS: Final = 1_000
+"""So much is kept of what a wait is known by."""
+
+
+class LeftWait(Struct, frozen=True, array_like=True):
+    wait: str
+    since: Millis
+
+
+class _ShownWait(Struct, frozen=True):
+    sentence: str = ""
+    record_id: str | None = None
+
+
+_left_waits = json.Decoder(LeftWait)
+_shown_waits = json.Decoder(_ShownWait)
+
+
+def _shown_wait(waiting_on: str | None) -> str:
+    """Which wait of a body this is, by its name; some have none, and are known by what they say."""
+    if waiting_on is None:
+        return ""
+    try:
+        shown = _shown_waits.decode(waiting_on)
+    except (MsgspecError, UnicodeError):  # a worker in another language may write what it likes
+        return ""
+    return (shown.record_id or shown.sentence)[:MAX_WAIT_CHARS]
 
 
 def lane_name(group: str, name: str) -> str:
@@ -280,6 +309,11 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     permits: str | None = None
     """Names of the limits it holds a permit of, as a JSON list: as long as its claim lasts."""
 
+    waited: str | None = None
+    """The wait in which its last claim has ended, as `LeftWait`: whoever goes on with that wait
+    begins no new one.
+    """
+
     @property
     def limit_names(self) -> tuple[str, ...]:
         return names_in(self.limits)
@@ -385,10 +419,18 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return self if self.waiting_since == since else replace(self, waiting_since=since)
 
     def _since(self, before: "Task | None", now: Millis) -> Millis:
-        if before is None or before.waiting_since is None:
+        if before is not None and before.waiting_since is not None:
+            is_same = (before.state, before.waiting_on) == (self.state, self.waiting_on)
+            if is_same or self._is_in_same_line(before):
+                return before.waiting_since
+        return self._since_before(now)
+
+    def _since_before(self, now: Millis) -> Millis:
+        """Now, unless its body is in the wait in which an earlier claim has ended."""
+        if self.waited is None or self.state != "acquired":
             return now
-        is_same = (before.state, before.waiting_on) == (self.state, self.waiting_on)
-        return before.waiting_since if is_same or self._is_in_same_line(before) else now
+        left = _left_waits.decode(self.waited)
+        return left.since if left.wait == _shown_wait(self.waiting_on) else now
 
     def _is_in_same_line(self, before: "Task") -> bool:
         """Whether it has not begun, and has the place in the lane of a limit that it had: being
@@ -483,6 +525,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             refused=None,
             awaited=None,
             resume=None,
+            waited=None,
         )
 
     def fulfilled_kept(self) -> "Task":
@@ -516,9 +559,14 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self, items=items)
 
     def failed(self, error: str | None) -> "Task":
-        failures = self.failures + 1
         return replace(
-            self, failures=failures, error=error, deadlines=None, awaited=None, resume=None
+            self,
+            failures=self.failures + 1,
+            error=error,
+            deadlines=None,
+            awaited=None,
+            resume=None,
+            waited=None,
         )
 
     def crashed(self) -> "Task":
@@ -537,6 +585,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             waiting_on=waiting_on,
             progress=progress or self.progress,
             history=history or self.history,
+            waited=self._still_left(waiting_on),
         )
 
     def told(self, waiting_on: str) -> "Task":
@@ -591,7 +640,22 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             ahead=False,
             gate=None,
             gate_at=None,
+            waited=self._left(),
         )
+
+    def _left(self) -> str | None:
+        """Of a claim that ends while its body is parked."""
+        wait = _shown_wait(self.waiting_on) if self.state == "acquired" else ""
+        if not wait or self.waiting_since is None:
+            return self.waited
+        return json.encode(LeftWait(wait, self.waiting_since)).decode()
+
+    def _still_left(self, waiting_on: str | None) -> str | None:
+        """Once its body has gone on from a wait, no wait that looks alike is that one."""
+        if self.waited is None or self.waiting_on is None:
+            return self.waited
+        is_same = _shown_wait(self.waiting_on) == _shown_wait(waiting_on)
+        return self.waited if is_same else None
 
     # --- limits --------------------------------------------------------------------------
 

@@ -290,10 +290,11 @@ class BlockingHandle:
             self.call(self._handle.may_work())
         return thread_call(call)
 
-    def interrupt(self) -> None:
-        """Called on the loop: whatever the thread waits for now raises there."""
+    def interrupt(self) -> bool:
+        """Called on the loop: whatever the thread waits for now raises there. Whether it waits."""
         for answering in self._calls:
             answering.cancel()
+        return bool(self._calls)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """A wait: here the body can be ended when the worker stops."""

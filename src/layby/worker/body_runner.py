@@ -123,8 +123,8 @@ class BodyRunner:
             if running.done():
                 raise
             attempt.error = asyncio.CancelledError().with_traceback(place.traceback())
-            blocking.interrupt()
-            self._give_up(attempt)
+            if not blocking.interrupt():
+                self._give_up(attempt)
             await _wait_for_end(running)
             raise
 

@@ -301,7 +301,8 @@ def _waiting_on(
 ) -> WaitingOn:
     """As the worker reported it, unless only the store knows about the wait."""
     if waiting.told is not None and waiting.form != "backoff":
-        return _with_count(row, waiting.told.polled(row.polling))
+        told = replace(waiting.told, since=waiting.since) if waiting.is_held else waiting.told
+        return _with_count(row, told.polled(row.polling))
     awaited = [(each.promise, each.task) for each in before]
     about = Explanation(row.promise, row.task, awaited)
     if row.runnable is not None:
