@@ -15,6 +15,7 @@ import click
 
 import layby
 from layby.cli.command_groups import CommandGroup, LazyCommand
+from layby.cli.printable import printable
 from layby.cli.process_list import hide_passwords
 from layby.errors import LaybyError
 from layby.server.signals import end_when_asked
@@ -122,7 +123,7 @@ class Commands(CommandGroup):
             with _telling():
                 return super().invoke(ctx)
         except LaybyError as error:
-            click.echo(f"layby: {error}", err=True)
+            click.echo(f"layby: {printable(str(error))}", err=True)
             ctx.exit(error.exit_code)
         except click.ClickException as error:  # it repeats what was typed
             error.message = without_password(error.message)  # pyright: ignore[reportAttributeAccessIssue] - Final since click 8.4
@@ -136,7 +137,7 @@ class _Teller(logging.Handler):
     """Shows a line of the log as a line of the command."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"layby: {record.getMessage()}", err=True)
+        click.echo(f"layby: {printable(record.getMessage())}", err=True)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from layby.cli.printable import printable
 from layby.core.model import Millis
 from layby.wire import json_values
 from layby.workflow.moments import FOREVER, ago, ahead
@@ -132,7 +133,7 @@ def print_found(
 
 def tell_aside(text: str) -> None:
     """What is not part of the answer goes to stderr."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def tell_cut(at: int | None) -> None:
@@ -180,7 +181,7 @@ def _print(console: Console, shown: RenderableType) -> None:
 
 
 def print_line(text: str) -> None:
-    click.echo(text)
+    click.echo(printable(text))
 
 
 def state(name: str) -> Text:
@@ -189,7 +190,7 @@ def state(name: str) -> Text:
 
 def plain(text: object) -> Text:
     """Verbatim: brackets in an id are not markup."""
-    return Text(str(text))
+    return Text(printable(str(text)))
 
 
 def shortened(text: str) -> str:
@@ -199,11 +200,11 @@ def shortened(text: str) -> str:
 
 
 def dim(text: str) -> str:
-    return f"[dim]{escape(text)}[/]"
+    return f"[dim]{escape(printable(text))}[/]"
 
 
 def bold(text: str) -> str:
-    return f"[bold]{escape(text)}[/]"
+    return f"[bold]{escape(printable(text))}[/]"
 
 
 def passed(at: Millis | None, now: Millis) -> Text:

@@ -14,6 +14,7 @@ from layby.cli import showing
 from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import Row, expect, explained, pages, run_rows
 from layby.cli.options import as_json, reaching
+from layby.cli.printable import printable
 from layby.client.interface import Client
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
@@ -468,7 +469,7 @@ def _rendered(top: Branch) -> Tree:
     while open_branches:
         branch, place, run = open_branches.pop()
         if branch.traceback:
-            place.add(Text(branch.traceback, "dim"))
+            place.add(Text(printable(branch.traceback), "dim"))
         for child in branch.children:
             own = child.id if _is_other_run(child.id, run) else run
             open_branches.append((child, place.add(_line(child, "" if own != run else run)), own))
@@ -487,9 +488,11 @@ def _line(branch: Branch, top: str) -> Text:
         name = f"life {plan.life_of(branch.id)}"
     elif name.startswith(LIFE):
         name = name.partition(":")[2]
-    line = Text.assemble(name, "  ", (branch.state, showing.STYLES.get(branch.state, "")))
+    line = Text.assemble(
+        printable(name), "  ", (branch.state, showing.STYLES.get(branch.state, ""))
+    )
     told = " ".join(branch.told.split())
-    return line.append(f"  {told}", "dim") if told else line
+    return line.append(f"  {printable(told)}", "dim") if told else line
 
 
 def _stack(promise: Promise) -> str:
