@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from layby import RetryPolicy, RunCancelled, RunFailed, Runner, TaskTimeout, task
-from layby.core.commands import Command, FailTask, FinishTask
-from layby.core.replies import refuse
+from layby.core.commands import Command, FailTask, FinishTask, HaltTask
 from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.callbacks import Callbacks
@@ -187,16 +186,14 @@ async def test_nobody_is_told_of_tasks_that_did_not_end_by_themselves(tmp_path):
 
 @virtual_test
 async def test_nobody_is_told_of_an_end_that_was_refused(monkeypatch: pytest.MonkeyPatch):
-    """Somebody else has the task by then, and what becomes of it is told there."""
+    """It was taken away just before, and what becomes of it is told to whoever goes on with it."""
     told, refused = Told(), []
     ask = LocalClient.ask
 
-    def ask_or_refuse(client: LocalClient, request: Command, *now: Any) -> Any:
+    def ask_too_late(client: LocalClient, request: Command, *now: Any) -> Any:
         if isinstance(request, FinishTask | FailTask) and request.id.endswith(("well", "badly")):
             refused.append(request.id)
-            answer = asyncio.get_running_loop().create_future()
-            answer.set_result(refuse(409, "stale"))
-            return answer
+            ask(client, HaltTask(id=request.id))
         return ask(client, request, *now)
 
     @task(**told.both)
@@ -207,11 +204,12 @@ async def test_nobody_is_told_of_an_end_that_was_refused(monkeypatch: pytest.Mon
         raise OSError
 
     async with Runner("memory:") as runner:
-        monkeypatch.setattr(LocalClient, "ask", ask_or_refuse)
+        monkeypatch.setattr(LocalClient, "ask", ask_too_late)
         await runner.start(flow_of(well, badly))
         await until(lambda: len(refused) == 2)
         await settled_down()
-    assert told == []
+        held = [each.state for each in runner.engine._store.dump().tasks.values() if each.is_kept]
+    assert (told, held) == ([], [])
 
 
 @virtual_test
