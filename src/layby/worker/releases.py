@@ -28,6 +28,9 @@ class ReleaseHost(Protocol):
     client: WatchingClient
     incarnation: str
 
+    @property
+    def is_over(self) -> bool: ...
+
     def let_go(self, task_id: str, version: int) -> None: ...
 
     def dispatch(self) -> None: ...
@@ -49,6 +52,8 @@ class Releases:
 
     def _send_all(self) -> None:
         waiting, self._waiting = self._waiting, []
+        if self._host.is_over:
+            return
         for start in range(0, len(waiting), BATCH):
             self._host.spawn(self._send(tuple(waiting[start : start + BATCH])))
 

@@ -655,6 +655,11 @@ class Worker:
             )
         return is_ending
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all that it held belongs to others, or is about to."""
+        return self.has_left or self.is_loop_ending()
+
     def hand_back(self, attempt: Attempt) -> None:
         """Its body has ended, or is no longer waited for: others may begin it."""
         if attempt.is_reported and not attempt.outlasted:
