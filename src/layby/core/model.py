@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final, Literal
 
-from msgspec import MsgspecError, Struct, json
+from msgspec import Struct, json
 from msgspec.structs import replace
 
+from layby.core.left_waits import LeftWait, read_left_wait, shown_wait
 from layby.core.resumption import TRIGGER_GROUP, Resumption, read_resumption
 from layby.core.values import error
 
@@ -79,35 +80,6 @@ def life_number(life_root: str) -> int:
 
 _deadlines = json.Decoder(dict[str, Millis])
 _names = json.Decoder(tuple[str, ...])
-
-
-MAX_WAIT_CHARS: Final = 1_000
-"""So much is kept of what a wait is known by."""
-
-
-class LeftWait(Struct, frozen=True, array_like=True):
-    wait: str
-    since: Millis
-
-
-class _ShownWait(Struct, frozen=True):
-    sentence: str = ""
-    record_id: str | None = None
-
-
-_left_waits = json.Decoder(LeftWait)
-_shown_waits = json.Decoder(_ShownWait)
-
-
-def _shown_wait(waiting_on: str | None) -> str:
-    """Which wait of a body this is, by its name; some have none, and are known by what they say."""
-    if waiting_on is None:
-        return ""
-    try:
-        shown = _shown_waits.decode(waiting_on)
-    except (MsgspecError, UnicodeError, RecursionError):  # any worker may have written it
-        return ""
-    return (shown.record_id or shown.sentence)[:MAX_WAIT_CHARS]
 
 
 def lane_name(group: str, name: str) -> str:
@@ -429,8 +401,8 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         """Now, unless its body is in the wait in which an earlier claim has ended."""
         if self.waited is None or self.state != "acquired":
             return now
-        left = _left_waits.decode(self.waited)
-        return left.since if left.wait == _shown_wait(self.waiting_on) else now
+        left = read_left_wait(self.waited)
+        return left.since if left.wait == shown_wait(self.waiting_on) else now
 
     def _is_in_same_line(self, before: "Task") -> bool:
         """Whether it has not begun, and has the place in the lane of a limit that it had: being
@@ -645,16 +617,16 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
 
     def _left(self) -> str | None:
         """Of a claim that ends while its body is parked."""
-        wait = _shown_wait(self.waiting_on) if self.state == "acquired" else ""
+        wait = shown_wait(self.waiting_on) if self.state == "acquired" else ""
         if not wait or self.waiting_since is None:
             return self.waited
-        return json.encode(LeftWait(wait, self.waiting_since)).decode()
+        return LeftWait(wait, self.waiting_since).to_text()
 
     def _still_left(self, waiting_on: str | None) -> str | None:
         """Once its body has gone on from a wait, no wait that looks alike is that one."""
         if self.waited is None or self.waiting_on is None:
             return self.waited
-        is_same = _shown_wait(self.waiting_on) == _shown_wait(waiting_on)
+        is_same = shown_wait(self.waiting_on) == shown_wait(waiting_on)
         return self.waited if is_same else None
 
     # --- limits --------------------------------------------------------------------------
