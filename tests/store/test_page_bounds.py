@@ -13,7 +13,7 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import EMPTY
 from layby.core.values import Value
-from layby.store import page_bounds, sqlite_session
+from layby.store import page_bounds, sqlite_session, sqlite_snapshots
 from layby.store.page_bounds import fitting, next_chunk, size_of
 from layby.store.sql import SqlStore
 from layby.store.sqlite_snapshots import SqliteSnapshots
@@ -195,9 +195,11 @@ def test_texts_beyond_the_bound_are_not_read(sizes: tuple[int, ...], read: int) 
 @pytest.mark.parametrize("letter", ["x", "é", "𝄞"])
 def test_a_text_that_is_read_in_pieces_is_whole(letter: str, monkeypatch) -> None:
     """By the writer and by readers, wherever the pieces are cut, beside others that are small; and
-    readers let the writer go first after each piece.
+    readers let the writer go first after each piece, and pause for whoever else waits.
     """
     monkeypatch.setattr(sqlite_session, "PIECE", 1_001)
+    pauses = list[float]()
+    monkeypatch.setattr(sqlite_snapshots, "sleep", pauses.append)
     with World("sqlite") as world:
         large, small = Value(data=letter * 300_000), Value(data="small")
         for key, param in (("a", small), ("b", large)):
@@ -213,7 +215,10 @@ def test_a_text_that_is_read_in_pieces_is_whole(letter: str, monkeypatch) -> Non
     assert "small" in texts[0][0]
     assert texts[0][1] == EMPTY
     assert all(letter * 300_000 in text for text in texts[1])
-    assert len(ways) > 2 * 300_000 * len(letter.encode()) // 1_001
+    pieces = 2 * 300_000 * len(letter.encode()) // 1_001
+    assert len(ways) > pieces
+    assert len(pauses) > pieces
+    assert set(pauses) == {sqlite_snapshots.PAUSE_S}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -11,6 +11,7 @@ import click
 
 from layby.engine.opening import shown
 from layby.server import logs, server, server_config
+from layby.server.heap import keep_freed_memory
 from layby.server.server_config import KEYS
 
 EPILOG = """
@@ -53,6 +54,7 @@ def serve(file: Path | None, **given: Any) -> None:
     flags = {name.replace("__", "."): value for name, value in given.items() if value is not None}
     loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
+    keep_freed_memory()
     _run(server.serve(loaded, tell, beside))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import Lock
-from time import monotonic
+from time import monotonic, sleep  # noqa: TID251 - it lets others have the interpreter
 from typing import Any, Final
 
 from layby.errors import ReadRefused
@@ -18,6 +18,10 @@ from layby.store.wal_breaks import WalBreaks
 
 STEPS: Final = 100_000
 """Steps of SQLite's machine between two looks at the clock: some milliseconds."""
+PAUSE_S: Final = 0.0001
+"""After each piece of a large text. A thread that leaves the interpreter only while it reads has it
+again before those who wait for it are awake: they would get it once in a switch interval.
+"""
 
 
 class TimedConnection(sqlite3.Connection):
@@ -49,6 +53,7 @@ class TimedConnection(sqlite3.Connection):
         if self._look():
             raise sqlite3.OperationalError("interrupted")
         self.give_way()
+        sleep(PAUSE_S)
 
     def _look(self) -> bool:
         """Says so only once: a transaction that was ended must still be rolled back."""
