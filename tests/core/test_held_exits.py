@@ -7,8 +7,9 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.address import inbox_of
+from layby.core.birth import EXIT
 from layby.core.exit_refusals import TOO_LATE, goes_on
-from layby.core.held_exits import EXIT, exit_of, exit_task, is_exit
+from layby.core.held_exits import exit_of, exit_task, is_exit
 from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
 from layby.core.waits import WaitingOn

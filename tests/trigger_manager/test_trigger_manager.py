@@ -358,6 +358,23 @@ async def test_identical_polls_are_shared_by_key_and_principal():
 
 
 @virtual_test
+async def test_a_task_that_somebody_has_put_among_the_triggers_polls_alone():
+    """It neither joins a poll that others ask for, nor do they, or others like it, join its own."""
+
+    class Often(triggers.PolledTrigger, frozen=True):
+        async def poll(self) -> Any:
+            return None
+
+    async with trigger_world() as world, world.manager([Often]) as manager:
+        await world.put("t", Often(every=10))
+        for number in range(2):
+            await world.put_bare(f"bare{number}", Often(every=10))
+        await world.put("u", Often(every=10))
+        await asyncio.sleep(5)
+        assert len(manager._polls) == 3
+
+
+@virtual_test
 async def test_how_polls_go_is_told_with_heartbeats():
     """An error soon, counts once a minute; however often it is asked."""
 

@@ -14,7 +14,7 @@ from layby.core.codes import code_for
 from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
-from layby.core.resumption import CANCELS, principal_of
+from layby.core.resumption import CANCELS, is_deferred_for, principal_of
 from layby.errors import ContextError, LaybyError, TriggerError, UsageError
 from layby.program import Failure, LoadedTask, Mapped, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks
@@ -203,6 +203,7 @@ class LoadedTriggerCode:
 
 class LoadedTrigger(LoadedTriggerCode):
     __slots__ = (
+        "_alone",
         "_is_new",
         "_principal",
         "found",
@@ -214,7 +215,10 @@ class LoadedTrigger(LoadedTriggerCode):
     def __init__(self, program: TriggerProgram, claim: Claim, trigger: Trigger, code: str) -> None:
         super().__init__(program, claim, trigger, code)
         self._is_new = claim.task.try_number <= 1
-        self._principal = principal_of(claim.promise.tags)
+        tags = claim.promise.tags
+        self._principal = principal_of(tags)
+        self._alone = None if is_deferred_for(tags) else claim.task.id
+        """Whoever may create a task may put it here: what others ask is not theirs to know."""
         self.poll: Any = None
         """The `SharedPoll` it waits for, while it does."""
         self.found: Any = None
@@ -245,7 +249,7 @@ class LoadedTrigger(LoadedTriggerCode):
 
     async def _polled(self, trigger: PolledTrigger) -> Any:
         polls = self._program.polls
-        key = (trigger.kind(), msgspec.json.encode(trigger), self._principal)
+        key = (trigger.kind(), msgspec.json.encode(trigger), self._principal, self._alone)
         self.poll = polls.join(key, trigger, is_new=self._is_new, phase=self.id)
         try:
             return await self.poll.payload()
