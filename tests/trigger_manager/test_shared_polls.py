@@ -51,7 +51,7 @@ def polls(drawn: float = 0.5) -> SharedPolls:
 
 
 async def payload(shared: SharedPolls, trigger: Asked, *, is_new: bool = True) -> Any:
-    key = (trigger.kind(), trigger.key.encode(), "")
+    key = (trigger.kind(), trigger.key.encode(), "", None)
     poll = shared.join(key, trigger, is_new=is_new, phase=trigger.key)
     try:
         return await poll.payload()
