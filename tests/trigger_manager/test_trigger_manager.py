@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sqlite3
 from typing import Any, ClassVar
 
 import pytest
@@ -300,7 +301,7 @@ async def test_polling_that_is_off():
         await world.put("t", triggers.HttpPoll("http://127.0.0.1/x"))
         await asyncio.sleep(1)
         told = await _why(world, "t")
-    assert "HttpPoll is off in every process" in told
+    assert "HttpPoll of '127.0.0.1' is off in every process" in told
     assert "triggers.hosts" in told
 
 
@@ -321,6 +322,22 @@ async def test_polling_of_something_that_is_not_allowed():
     assert "triggers.folders" in file
     assert "triggers.hosts" in host
     assert "triggers.secrets" in header
+
+
+@virtual_test
+async def test_a_connection_whose_address_is_not_there_yet(tmp_path, monkeypatch):
+    """`why` names it; once it is there, a manager that starts with it takes the trigger."""
+    sqlite3.connect(tmp_path / "shop.db").close()
+    access = TriggerAccess(connections={"shop": "env:TEST_SHOP"})
+    async with trigger_world() as world:
+        async with world.manager(BOTH, access):
+            await world.put("t", triggers.SqlPoll("shop", "SELECT 1 AS one"))
+            await asyncio.sleep(1)
+            told = await _why(world, "t")
+        monkeypatch.setenv("TEST_SHOP", f"sqlite:{tmp_path / 'shop.db'}")
+        async with world.manager(BOTH, access):
+            assert await world.outcome("t") == ("resolved", {"one": 1})
+    assert "the connection 'shop': env:TEST_SHOP is not set" in told
 
 
 @virtual_test

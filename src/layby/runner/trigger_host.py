@@ -50,6 +50,8 @@ class TriggerHost:
     ) -> None:
         self._link = link
         self._config = config
+        self._is_alone = access is None and not link.is_shared
+        """Then nobody else is expected to run what may not be polled here: it says so."""
         if access is None:
             access = TriggerAccess() if link.is_shared else TriggerAccess.everywhere()
         self._access = access
@@ -109,7 +111,13 @@ class TriggerHost:
             max_threads=self._config.max_threads,
         )
         manager = TriggerManager(
-            link.client, config, link.now, link.elapsed, registry=registry, access=access
+            link.client,
+            config,
+            link.now,
+            link.elapsed,
+            registry=registry,
+            access=access,
+            refuses=self._is_alone and access.kinds != (),
         )
         opened = OpenedManager(manager, _nothing if link is self._link else link.close)
         try:

@@ -21,6 +21,7 @@ from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.shared_polls import SharedPolls
 from layby.trigger_manager.trigger_origin import current_origin
 from layby.triggers.base_trigger import Trigger
+from layby.triggers.built_in import BUILT_IN
 from layby.triggers.polled import PolledTrigger
 from layby.triggers.registry import TriggerRegistry
 from layby.wire import json_values
@@ -47,13 +48,23 @@ class ProbationGate(Protocol):
 
 
 class TriggerProgram:
-    """`gate` is set by the manager that runs it."""
+    """`gate` is set by the manager that runs it. `refuses`: also what may not be polled here at all
+    is taken, to say why it is not; else that is left to other processes.
+    """
 
     has_records = False
     functions: frozenset[str] = frozenset()
 
-    def __init__(self, registry: TriggerRegistry, checks: AccessChecks, polls: SharedPolls) -> None:
+    def __init__(
+        self,
+        registry: TriggerRegistry,
+        checks: AccessChecks,
+        polls: SharedPolls,
+        *,
+        refuses: bool = False,
+    ) -> None:
         self._registry = registry
+        self._refuses = refuses
         self._checks = checks
         self.polls = polls
         self.gate: ProbationGate | None = None
@@ -65,7 +76,9 @@ class TriggerProgram:
         """Classes have been registered since."""
         own = {name: name_of_code([code]) for name, code in self._registry.own_code.items()}
         reach = _digest(repr(self._checks.shown()))
-        polled = [name for name in self._checks.access.kinds if name in self._registry]
+        all_kinds = tuple(each.kind() for each in BUILT_IN)
+        kinds = all_kinds if self._refuses else self._checks.access.kinds
+        polled = [name for name in kinds if name in self._registry]
         codes = {**own, **dict.fromkeys(polled, reach)}
         self.names = tuple(codes)
         self.codes = tuple(codes.items())
