@@ -182,6 +182,7 @@ class Attempt:
         "resumed",
         "thread_waits",
         "try_number",
+        "unasked",
         "version",
     )
 
@@ -215,6 +216,8 @@ class Attempt:
         )
         self._carried: CarriedRecord | None = None
         """The end of a wait that is to be written with whatever is written next."""
+        self.unasked: dict[str, str] | None = None
+        """Approvals that this run of the body has made and nobody was asked yet, in words."""
         self._awaits: dict[str, str] | None = None
         """What its waits for promises are for, as far as the store does not know it yet."""
         self._withdrawn: tuple[str, ...] = ()
