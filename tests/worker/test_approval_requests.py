@@ -23,6 +23,7 @@ from layby import (
 from layby.core.commands import SettlePromise
 from layby.testing import current_clock, virtual_test
 from layby.wire import json_values
+from layby.worker import approval_requests
 from tests.helpers.workers import crashing, flow_of, look, settled_down
 
 ID = "run/r:t.c.approval.approval-1"
@@ -304,6 +305,11 @@ def test_in_a_plain_def_a_forgotten_wait_is_not_a_yes_either():
         layby.run(flow_of(body))
 
 
+@pytest.fixture(autouse=True)
+def _told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approval_requests, "_TOLD", set())
+
+
 def unasked(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if "nobody was asked" in text]
 
@@ -319,10 +325,11 @@ async def test_a_question_that_is_made_and_never_asked_is_told_of(caplog):
 
     async with Runner("memory:") as runner:
         await runner.execute(flow_of(body), run_id="r")
-    (told,) = unasked(caplog)
-    assert "run/r:t has ended, and nobody was asked 'Ship order 7?' (test_approval_requests" in told
+        await runner.execute(flow_of(body), run_id="another")
+    (told,) = unasked(caplog)  # once for each place
+    assert "run/r:t has ended, and nobody was asked 'Ship order 7?'" in told
+    assert f"(approval {ID}, made at test_approval_requests.py:" in told
     assert "write `await`" in told
-    assert ID in told
 
 
 def test_a_plain_def_is_told_so_too(caplog):
@@ -334,7 +341,7 @@ def test_a_plain_def_is_told_so_too(caplog):
 
     layby.run(flow_of(body))
     (told,) = unasked(caplog)
-    assert "(test_approval_requests.py:" in told
+    assert "made at test_approval_requests.py:" in told
     assert "call its wait()" in told
 
 

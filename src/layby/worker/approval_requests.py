@@ -25,7 +25,7 @@ from layby.errors import DeferTimeout, UsageError
 from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of
 from layby.wire.typed_values import Misfit, json_schema_of, read_typed
-from layby.worker.attempt import Attempt
+from layby.worker.attempt import Attempt, Unasked
 from layby.worker.begun_waits import PromiseWait, WaitEnd, begin_promise, deadline_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, digest_of
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 SHOWN_PROMPT: Final = 200
 """Characters of a prompt in what is shown of a wait."""
+_TOLD: Final[set[str]] = set()
+"""Places that make approvals, and nobody was asked."""
 
 
 class ApprovalAnswer(Struct, frozen=True):
@@ -154,7 +156,7 @@ class Approval:
         key: str,
         term: ApprovalTerm,
         *,
-        unasked: dict[str, str] | None = None,
+        unasked: dict[str, Unasked] | None = None,
     ) -> None:
         """`unasked`: where it stands by its id until somebody is asked."""
         self._handle = handle
@@ -273,7 +275,7 @@ def _note_unasked(attempt: Attempt, promise_id: str, prompt: str) -> None:
         return
     if attempt.unasked is None:
         attempt.unasked = {}
-    attempt.unasked[promise_id] = f"{_shown(prompt)!r} ({_place()})"
+    attempt.unasked[promise_id] = Unasked(_shown(prompt), _place())
 
 
 def _place() -> str:
@@ -289,12 +291,17 @@ def tell_unasked(attempt: Attempt) -> None:
     a question looks as if it had been asked.
     """
     for promise_id, question in (attempt.unasked or {}).items():
+        if question.place in _TOLD:
+            continue
+        _TOLD.add(question.place)
         logger.warning(
-            "%s has ended, and nobody was asked %s: write `await` before handle.approval(...) for "
-            "the answer (in a plain def, call its wait()), or make it only where it is asked [%s]",
+            "%s has ended, and nobody was asked %r (approval %s, made at %s): write `await` before "
+            "handle.approval(...) for the answer, in a plain def call its wait(), or make it only "
+            "where it is asked; this is said once for each place",
             attempt.id,
-            question,
+            question.prompt,
             promise_id,
+            question.place,
         )
 
 
