@@ -143,7 +143,7 @@ def test_what_is_believed_of_a_tag_is_not_for_a_client_to_say(tag: str) -> None:
         with World() as world:
             reply = world.send(request)
             assert reply.status == 400
-            assert str(reply.data) == f"{tag} is reserved: only {birth.RESERVED[tag]} sets it"
+            assert str(reply.data) == f"{tag} is reserved: it is set by {birth.RESERVED[tag]} alone"
 
 
 def test_several_problems_are_told_together() -> None:

@@ -229,7 +229,7 @@ def tags(named: Tags) -> Problems:
     yield from _target(named)
     yield from _columns(named)
     for tag in sorted(birth.RESERVED.keys() & named.keys()):
-        yield f"{tag} is reserved: only {birth.RESERVED[tag]} sets it"
+        yield f"{tag} is reserved: it is set by {birth.RESERVED[tag]} alone"
     yield from count(len(named), MAX_TAGS, "tags")
     characters = sum(len(key) + len(value) for key, value in named.items())
     yield from count(characters, MAX_TAGS_CHARS, "characters of tags")
