@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from layby import triggers
+from layby import Runner, triggers
+from layby.runner import untaken_triggers
 from layby.runner.untaken_triggers import UntakenTriggers
 from layby.testing import virtual_test
 from layby.trigger_manager.trigger_access import TriggerAccess
+from tests.helpers.postgres import cluster
+from tests.helpers.push_receivers import on_loop
 from tests.helpers.triggers import TriggerWorld, trigger_world
 
 SHOP = triggers.SqlPoll("shop", "SELECT 1")
@@ -110,3 +113,18 @@ async def test_whatever_somebody_has_put_among_the_triggers_is_told_of(caplog):
         found: Any = told(caplog)
     assert len(found) == 3
     assert not any("\n" in each for each in found)
+
+
+@pytest.mark.files_only("it brings its own database")
+@on_loop
+async def test_a_runner_on_a_database_of_many_says_it_where_there_may_be_no_server(
+    caplog, monkeypatch
+):
+    """Each process that has an engine there, in its own log."""
+    monkeypatch.setattr(untaken_triggers, "LOOK_S", 0.02)
+    monkeypatch.setattr(untaken_triggers, "PATIENCE_MS", 0)
+    async with Runner(cluster().url(cluster().new_database())) as runner:
+        await TriggerWorld(runner).put("a", SHOP)
+        while not (found := told(caplog)):  # noqa: ASYNC110 - a log
+            await asyncio.sleep(0.01)
+    assert "SqlPoll on the connection 'shop' is off in every process" in found[0]

@@ -34,7 +34,7 @@ async def _watch(server: Server) -> None:
     await asyncio.to_thread(import_module, "layby.runner.untaken_triggers")
     from layby.runner.untaken_triggers import UntakenTriggers  # noqa: PLC0415 - see above
 
-    await UntakenTriggers(server.client.send, server.engine.clock.now).watch(LOOK_S)
+    await UntakenTriggers(server.client.send, server.engine.clock.now).watch()
 
 
 async def _has_some(server: Server) -> bool:

@@ -20,6 +20,7 @@ from layby.workflow.trigger_reasons import what_is_polled
 
 logger = logging.getLogger(__name__)
 
+LOOK_S: Final = 10.0
 PATIENCE_MS: Final = 10_000
 """A process that may run it may just be starting."""
 PAGE: Final = 20
@@ -38,11 +39,11 @@ class UntakenTriggers:
         """Triggers that were told of, or ask what others ask."""
         self._told: set[tuple[str, str]] = set()
 
-    async def watch(self, every: float) -> None:
+    async def watch(self) -> None:
         while True:
+            await asyncio.sleep(LOOK_S)
             with suppress(LaybyError):  # the store is away, which others tell
                 await self.look()
-            await asyncio.sleep(every)
 
     async def look(self) -> None:
         for trigger in BUILT_IN:
