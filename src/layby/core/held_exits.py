@@ -194,8 +194,14 @@ def _show_moved(d: Draft, task: Task, record_id: str, until: Millis, by: str) ->
 
 
 def exit_of(promise: Promise) -> HeldExit | None:
-    """What a person has decided about a wait; None if the promise is about something else."""
-    if f'"{birth.EXIT}":' not in promise.tags or promise.param == birth.EMPTY:
+    """What a person has decided about a wait; None if the promise is about something else.
+
+    It is below the task. Requests may not name the tag, but earlier ones may have: whoever could
+    create a promise elsewhere has decided nothing.
+    """
+    if not is_exit(promise) or promise.param == birth.EMPTY:
+        return None
+    if not promise.id.startswith(f"{exit_task(promise)}."):
         return None
     return msgspec.json.decode(values.data_of(promise.param), type=HeldExit)
 
