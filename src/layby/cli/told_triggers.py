@@ -17,7 +17,9 @@ _SOME = SearchTasks(group=TRIGGER_GROUP, state="pending", limit=1)
 
 @asynccontextmanager
 async def told_triggers(server: Server) -> AsyncGenerator[None]:
-    watching = asyncio.create_task(_watch(server))
+    """The first look comes before anybody is served: what it opens belongs to the start."""
+    has_some = await _has_some(server)
+    watching = asyncio.create_task(_watch(server, has_some=has_some))
     try:
         yield
     finally:
@@ -25,11 +27,10 @@ async def told_triggers(server: Server) -> AsyncGenerator[None]:
         await asyncio.wait([watching])
 
 
-async def _watch(server: Server) -> None:
-    while True:
-        if await _has_some(server):
-            break
+async def _watch(server: Server, *, has_some: bool) -> None:
+    while not has_some:
         await asyncio.sleep(LOOK_S)
+        has_some = await _has_some(server)
     # Sentences about what waits: most servers need none of that code.
     await asyncio.to_thread(import_module, "layby.runner.untaken_triggers")
     from layby.runner.untaken_triggers import UntakenTriggers  # noqa: PLC0415 - see above
