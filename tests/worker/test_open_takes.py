@@ -181,6 +181,21 @@ async def test_a_late_answer_does_not_replace_a_later_claim_whose_loss_was_never
 
 
 @virtual_test
+async def test_a_claim_that_is_halted_before_its_answer_came_is_no_try():
+    """No body of it has begun, so the first one that does has the number 1."""
+    bodies: list[int] = []
+    async with Runner("memory:") as runner:
+        late = await given_late(runner, counting(bodies))
+        await runner.client.send(c.HaltTask(id="run/a:body"))
+        await asyncio.sleep(1)
+        late.may_go.set()
+        await asyncio.sleep(1)
+        await runner.client.send(c.ContinueTask(id="run/a:body"))
+        await (await runner.get("a")).result()
+    assert bodies == [1]
+
+
+@virtual_test
 async def test_a_word_about_an_earlier_life_does_not_hold_up_a_new_run():
     """It was told twice, or late: since then the run was deleted, and started again."""
     bodies: list[int] = []

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from layby.client.interface import WatchingClient
 from layby.client.patience import send_until_answered
 from layby.core.commands import (
+    BlockTask,
     FailTask,
     HeartbeatWorker,
     LeaveWorker,
@@ -244,12 +245,14 @@ class Worker:
         if attempt is not None and attempt.version == version:
             attempt.end("lost")  # held until its body has ended: it may have been halted
             return
-        had_begun = not self._arrivals.lost(task_id, version)
+        if self._reporter.is_under_way(task_id, version):
+            return  # its answer says the same, and who hears it knows whether a body has begun
+        has_waited = self._arrivals.lost(task_id, version)
         is_here = is_call or self.holds.get(task_id) == version
         if not is_here and self.open_takes.give_up(task_id, version) and not self.is_stopping:
             self._standing.replace_soon()  # else its answer may be far away
         if not is_call:
-            self._releases.add(Released(task_id, version, begun=had_begun))
+            self._releases.add(Released(task_id, version, begun=is_here and not has_waited))
 
     def told(self, promise: Promise) -> None:
         """A person has decided about a wait of one of our bodies: it is over, or lasts longer."""
@@ -713,8 +716,7 @@ class Worker:
         store waits for this.
         """
         if self.holds.get(report.id) == report.version:
-            has_begun = not isinstance(report, LimitTask) and getattr(report, "begun", True)
-            self._releases.add(Released(report.id, report.version, begun=has_begun))
+            self._releases.add(Released(report.id, report.version, begun=_has_begun(report)))
         else:
             self.let_go(report.id, report.version)
 
@@ -791,6 +793,13 @@ def _is_kept(report: Report, reply: Reply | None) -> bool:
 def _goes_on(report: Report) -> bool:
     """Whether the body goes on past what it reports."""
     return isinstance(report, FailTask) and report.still_running
+
+
+def _has_begun(report: Report) -> bool:
+    """Whether it is about a body: a task that is settled without one has no history to tell."""
+    if isinstance(report, BlockTask):
+        return report.begun
+    return not isinstance(report, LimitTask) and report.history is not None
 
 
 def _is_refused(reply: Reply | None) -> bool:
