@@ -159,7 +159,7 @@ class Worker:
         self.task_beside: Callable[[asyncio.Task[Any]], str | None] = lambda _: None
         """Whose code a Task runs that is not a body's. May be called in any thread."""
         self._loop_sentinel: asyncio.Task[None] | None = None
-        """Does nothing: when it is cancelled, somebody is ending the event loop."""
+        """When it is cancelled, somebody is ending the event loop."""
         self.stopping: WorkerStop | None = None
         """Ends the bodies; set when the worker is asked to stop."""
         self.has_left = False
@@ -558,7 +558,7 @@ class Worker:
         self._watch_loop()
         self._running.add(body)
         if self._loop_sentinel is None:
-            self._loop_sentinel = self.spawn(_run_until_cancelled())
+            self._loop_sentinel = self.spawn(self._watch_for_loop_end())
         self.credit.begin(body, self.lease.elapsed())
         body.run(self._body_runner.begin(attempt, body, self._context.copy()))
 
@@ -645,18 +645,24 @@ class Worker:
         """Whether somebody ends the loop without closing the Runner: bodies cancelled by that have
         not failed. Their tasks go on elsewhere, as if the process had died.
         """
-        is_ending = (
-            self._loop_sentinel is not None
-            and self._loop_sentinel.cancelling() > 0
-            and not self.has_left
-        )
-        if is_ending and self.credit.is_open:
-            self.credit.is_open = False
+        sentinel = self._loop_sentinel
+        return sentinel is not None and sentinel.cancelling() > 0 and not self.has_left
+
+    async def _watch_for_loop_end(self) -> None:
+        """Does nothing, until somebody cancels everything that runs in the loop."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if self.is_loop_ending():
+                self._note_loop_end()
+
+    def _note_loop_end(self) -> None:
+        self.credit.is_open = False
+        if not self.holds_nothing:
             logger.error(
                 "the event loop ended while the Runner was open: its tasks are taken over when it "
                 "is opened again, or when its lease is over. Use `async with Runner(...)`"
             )
-        return is_ending
 
     @property
     def is_over(self) -> bool:
@@ -805,7 +811,3 @@ def _has_begun(report: Report) -> bool:
 def _is_refused(reply: Reply | None) -> bool:
     """Whether the task had been taken away before the report came."""
     return reply is not None and reply.status in (404, 409)
-
-
-async def _run_until_cancelled() -> None:
-    await asyncio.get_running_loop().create_future()
