@@ -208,3 +208,17 @@ async def test_a_word_about_an_earlier_life_does_not_hold_up_a_new_run():
         await runner.worker.client.send(plan.plan(flow, "a", {}, "default", NEVER))
         await asyncio.sleep(1)
     assert len(bodies) == 1
+
+
+@virtual_test
+async def test_a_claim_whose_answer_comes_while_the_worker_stops_is_no_try(tmp_path):
+    """It goes back as it came before the worker leaves: afterwards nobody could tell."""
+    address, bodies = f"sqlite:{tmp_path / 'a.db'}", list[int]()
+    flow = counting(bodies)
+    async with Runner(address) as runner:
+        late = await given_late(runner, flow)
+        asyncio.get_running_loop().call_later(1, late.may_go.set)
+    async with Runner(address) as runner:
+        runner.register(flow)
+        await (await runner.get("a")).result()
+    assert bodies == [1]

@@ -198,7 +198,7 @@ class Worker:
 
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back when its body has ended, waiting for at most `grace` seconds."""
-        self.stopping = WorkerStop(self, grace)
+        self.stopping = WorkerStop(self, grace, self.open_takes.sent)
         self.credit.is_open = False
         self._standing.withdraw()
         self.calls.close()
@@ -705,6 +705,9 @@ class Worker:
     def holds_nothing(self) -> bool:
         return not self.holds and not self.calls.leased()
 
+    def are_answered(self, mark: int) -> bool:
+        return self.open_takes.are_answered(mark)
+
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
         reply = self.open_takes.end(report, reply)
         self.credit.answered(ask)
@@ -755,6 +758,8 @@ class Worker:
             reply = await self._patiently(take)
         finally:  # whoever asked accepts the tasks before anything else happens
             ours = self.open_takes.end(take, reply)
+            if self.stopping is not None:
+                self.stopping.changed()
         return ours
 
     async def _patiently(self, command: Any) -> Reply | None:
