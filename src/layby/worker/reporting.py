@@ -224,7 +224,7 @@ class Reporter:
     async def _again(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
         """The store did not answer: send the report until it does."""
         try:
-            reply = await send_until_answered(self._host.client, report)
+            reply = await send_until_answered(self._host.client, report, is_unsure=True)
         except BaseException:
             self._reported(report, ask, None)
             raise
