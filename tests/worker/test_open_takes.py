@@ -1,7 +1,6 @@
 """Which requests that may bring tasks are not answered yet, and what late answers bring."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from layby.testing import virtual_test
 from layby.worker.open_takes import OpenTakes
 from layby.worker.worker import Worker
 from layby.workflow import plan
+from tests.helpers.late_answers import LateAnswers
 
 
 class Request:
@@ -95,28 +95,6 @@ def test_what_a_lost_lease_covered_is_not_brought():
     answer = ok(TakeData([claim_of("a", 1)]))
     assert brought(takes.end(before, answer)) == []
     assert brought(takes.end(after, answer)) == [("a", 1)]
-
-
-class LateAnswers:
-    """A client for a worker. The next answer that brings a task is kept back."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._client = worker.client
-        self._has_come, self.may_go = asyncio.Event(), asyncio.Event()
-        worker.client = self  # type: ignore[assignment]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    async def send(self, request: Any) -> Reply:
-        reply = await self._client.send(request)
-        if isinstance(reply.data, TakeData) and reply.data.claims and not self._has_come.is_set():
-            self._has_come.set()
-            await self.may_go.wait()
-        return reply
-
-    async def come(self) -> None:
-        await self._has_come.wait()
 
 
 async def given_late(runner: Runner, flow: Workflow) -> LateAnswers:

@@ -263,9 +263,13 @@ class Worker:
             return
         if exit_.until is None:
             self.ended_by_hand(exit_.wait, promise)
-        elif attempt.move_wait(exit_.wait, exit_.until, settled_by(promise)[0]):
-            self.watches.move_by_hand(exit_.wait, exit_.until)
-            self._wheel.move(exit_.wait, max(0, exit_.until - self.now()) / 1000)
+        else:
+            attempt.hear_move(exit_.wait, exit_.until, settled_by(promise)[0])
+
+    def moved_by_hand(self, record_id: str, until: Millis) -> None:
+        """The deadline of a wait is kept with its task, and somewhere else now."""
+        self.watches.move_by_hand(record_id, until)
+        self._wheel.move(record_id, max(0, until - self.now()) / 1000)
 
     def ended_by_hand(self, record_id: str, exit_: Promise) -> None:
         """A condition counts as met, or fails."""
