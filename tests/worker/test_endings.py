@@ -20,12 +20,13 @@ from layby.core.commands import (
     LimitTask,
     ReleaseTask,
 )
-from layby.core.replies import Reply, TakeData
+from layby.core.replies import Claim, Reply, TakeData
 from layby.errors import StoreUnavailable
 from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.attempt import Attempt
 from layby.worker.credit import Ask
+from layby.worker.task_loading import TaskLoader
 from layby.worker.worker import Worker
 from tests.helpers.process_bodies import endless
 from tests.helpers.troubled_server import served
@@ -677,3 +678,36 @@ async def test_what_was_halted_while_it_was_settled_without_a_body_was_no_try(mo
         await runner.client.send(ContinueTask(id="run/a:body"))
         await run.result(timeout=60)
     assert bodies == [1]
+
+
+@virtual_test
+async def test_a_worker_does_not_wait_for_a_root_that_it_loads_when_it_stops(monkeypatch, tmp_path):
+    """It goes back like any task that has not begun, and whoever takes it next settles it."""
+    address, load_now, load = f"sqlite:{tmp_path / 'a.db'}", TaskLoader.load_now, TaskLoader.load
+    loading = asyncio.Event()
+
+    @task(id="body")
+    async def body(context): ...
+
+    async def slowly(self: TaskLoader, claim: Claim) -> Any:
+        loading.set()
+        await asyncio.sleep(60)
+        return await load(self, claim)
+
+    def later(self: TaskLoader, claim: Claim) -> Any:
+        return None if claim.task.is_root else load_now(self, claim)
+
+    flow = flow_of(body)
+    async with Runner(address) as runner:
+        monkeypatch.setattr(runner._program, "conclude", lambda *_: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(TaskLoader, "load_now", later)
+            patch.setattr(TaskLoader, "load", slowly)
+            await runner.start(flow, run_id="a")
+            await loading.wait()
+            before = runner.now()
+            await runner.close()
+            assert runner.now() - before < 1_000
+    async with Runner(address) as runner:
+        runner.register(flow)
+        await (await runner.get("a")).result(timeout=60)

@@ -515,8 +515,6 @@ class Worker:
                 self.holds[claim.task.id] = claim.task.version
             if self.is_stopping:
                 self._arrivals.hand_back(body)
-            elif claim.task.is_root:
-                self._arrivals.load(body)
             else:
                 self._arrivals.add(body, claim)
 
