@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,8 +15,9 @@ from layby.client.transport import Unreachable
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import NEVER
-from layby.errors import EngineStopped, LaybyError, StoreUnavailable, UsageError
+from layby.errors import EngineStopped, LaybyError, StoreBusy, StoreUnavailable, UsageError
 from tests.helpers import requests as r
+from tests.helpers.seeds import seeds
 from tests.helpers.troubled_server import Stage, Trouble, play, served, soon, staged
 
 Scene = Callable[[Stage], Awaitable[None]]
@@ -395,6 +397,43 @@ def test_what_could_not_be_served_is_served_before_what_was_sent_after_it(count:
         assert stage.kinds()[:2] == ["promise.settle"] * 2
 
     on_stage(scene)
+
+
+@pytest.mark.parametrize("seed", seeds(1, slow=20))
+def test_nothing_is_overtaken_whatever_fails_on_the_way(seed: int):
+    """Neither by what the store refuses for a moment, nor by what the network does to it."""
+    chance = random.Random(seed)
+
+    async def ordered(stage: Stage, promise_id: str) -> None:
+        value = c.Value(data="v" * chance.choice([0, 10, 3_000, 60_000]))
+        settle = c.SettlePromise(id=promise_id, state="resolved", value=value)
+        asked = [r.promise(promise_id), settle, r.settle(promise_id, "rejected")]
+        asked.append(c.GetPromise(id=promise_id))
+        replies = await asyncio.gather(*map(stage.client.send, asked))
+        assert [reply.status for reply in replies] == [200] * len(asked)
+        told: list[Any] = [reply.data for reply in replies[1:]]
+        assert [data.promise.state for data in told] == ["resolved"] * 3
+
+    async def scene(stage: Stage) -> None:
+        store: Any = stage.server.engine._store
+        save = store.save
+
+        def failing(*args: Any, **options: Any) -> Any:
+            if chance.random() < 0.15:
+                raise chance.choice([StoreUnavailable, StoreBusy])("not now")
+            return save(*args, **options)
+
+        store.save = failing
+        troubles: list[Trouble] = ["pass", "twice", *EARLY, *LATE]
+        stage.meddler.trouble("promise.settle", *chance.choices(troubles, k=6))
+        asked = list[asyncio.Task[None]]()
+        for number in range(100):
+            asked.append(asyncio.ensure_future(ordered(stage, f"x{number}")))
+            if chance.random() < 0.05:
+                await asyncio.sleep(chance.uniform(0, 0.02))
+        await asyncio.gather(*asked)
+
+    on_stage(scene, patience=60)
 
 
 def test_what_cannot_be_served_does_not_fail_what_was_sent_after_it():
