@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from layby import Runner, TaskHandle, task, triggers
+from layby.cli import told_triggers
 from layby.cli.serve import beside
 from layby.cli.served_triggers import access_of
 from layby.errors import UsageError
+from layby.runner import untaken_triggers
 from layby.server.server import Server
 from layby.server.server_config import HttpConfig, ServerConfig, load
 from layby.server.trigger_config import SqlConnection, TriggersConfig, TriggerSecret
@@ -65,6 +67,27 @@ async def test_a_server_polls_nothing_unless_it_is_configured(tmp_path):
         async with beside(server), Runner(server.url) as runner:
             await runner.start(waiting_for(tmp_path))
             await _until_scraped(server, b"layby_triggers_untaken 1.0")
+    finally:
+        await server.stop()
+
+
+@on_loop
+async def test_a_server_says_what_nobody_may_poll(tmp_path, caplog, monkeypatch):
+    """In its own log, by itself, and once."""
+    monkeypatch.setattr(told_triggers, "LOOK_S", 0.02)
+    monkeypatch.setattr(untaken_triggers, "LOOK_S", 0.02)
+    monkeypatch.setattr(untaken_triggers, "PATIENCE_MS", 0)
+    server = served("memory:", TriggersConfig())
+    await server.start()
+    try:
+        async with beside(server), Runner(server.url) as runner:
+            for number in range(2):
+                await runner.start(waiting_for(tmp_path / "a"), run_id=f"r{number}")
+            while "FileExists" not in caplog.text:  # noqa: ASYNC110 - a log
+                await asyncio.sleep(0.01)
+            assert f"FileExists of '{tmp_path / 'a'}' is off in every process" in caplog.text
+            assert "run/r" in caplog.text
+            assert "triggers.folders" in caplog.text
     finally:
         await server.stop()
 

@@ -7,8 +7,9 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.address import inbox_of
+from layby.core.birth import EXIT
 from layby.core.exit_refusals import TOO_LATE, goes_on
-from layby.core.held_exits import EXIT, exit_of, exit_task, is_exit
+from layby.core.held_exits import exit_of, exit_task, is_exit
 from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
 from layby.core.waits import WaitingOn
@@ -351,3 +352,13 @@ def test_an_exit_id_that_cannot_be_kept_is_named(world: World, exit_id: str) -> 
     refused = world.send(wake(exit_id=exit_id))
     assert refused.status == 400
     assert "exitId must be 1 to 36 printable ASCII characters" in str(refused.data)
+
+
+def test_what_is_not_below_the_task_is_no_decision_about_it(world: World) -> None:
+    """An earlier layby let anybody who could create some promise make one with such a tag."""
+    parked(world)
+    world.ok(wake())
+    kept = world.promise(KEPT)
+    assert exit_of(kept) is not None
+    for elsewhere in ("mine/x", "run/a", NODE, f"{NODE}x.defer.x"):
+        assert exit_of(msgspec.structs.replace(kept, id=elsewhere)) is None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from layby.core import birth
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.validate import MAX_VALUE_CHARS, problems
@@ -122,6 +123,27 @@ def test_what_is_wrong_is_said(request_: c.Command | q.Query, why: str) -> None:
         assert reply.status == 400
         assert why in str(reply.data)
         assert not world.dump().promises
+
+
+@pytest.mark.parametrize("tag", sorted(birth.RESERVED))
+def test_what_is_believed_of_a_tag_is_not_for_a_client_to_say(tag: str) -> None:
+    """In whichever request that creates a promise: whom a trigger asks for, whose checkpoints a
+    task keeps, whose wait a person has ended.
+    """
+    made = c.CreatePromise(id="x", timeout_at=9, tags={"resonate:target": r.OTHER, tag: "y"})
+    for request in (
+        made,
+        c.CreateTask(pid="p", ttl=1, action=c.CreateAction("promise.create", {}, made)),
+        c.FenceTask(id="t", version=1, inner=made),
+        c.CreateBelow(id="t", version=1, promise_id="x", tags=made.tags),
+        c.CreateSchedule(
+            id="s", cron="* * * * *", promise_id="x", promise_timeout=1, promise_tags=made.tags
+        ),
+    ):
+        with World() as world:
+            reply = world.send(request)
+            assert reply.status == 400
+            assert str(reply.data) == f"{tag} is reserved: it is set by {birth.RESERVED[tag]} alone"
 
 
 def test_several_problems_are_told_together() -> None:

@@ -20,6 +20,13 @@ from layby.wire import json_values
 TARGET = "poll://any@layby.triggers"
 
 
+class BornTrigger(CreatePromise, frozen=True):
+    """A trigger with the tags that a defer gives it, which no request may name."""
+
+    def problems(self) -> Iterable[str]:
+        return ()
+
+
 class TriggerWorld:
     """An engine without a worker; managers are opened beside it."""
 
@@ -42,10 +49,18 @@ class TriggerWorld:
             tags["layby:on-cancel"] = "true"
         if principal:
             tags["layby:principal"] = principal
+        param = json_values.to_value(args)
         reply = await self.runner.client.send(
-            CreatePromise(
-                id=trigger_id, timeout_at=timeout_at, param=json_values.to_value(args), tags=tags
-            )
+            BornTrigger(id=trigger_id, timeout_at=timeout_at, param=param, tags=tags)
+        )
+        assert reply.is_ok, reply
+
+    async def put_bare(self, task_id: str, trigger: Trigger) -> None:
+        """A task in the group of triggers, as any client may create it: nobody has deferred."""
+        tags = {"resonate:target": TARGET, "layby:name": trigger.kind()}
+        param = json_values.to_value(trigger.arguments())
+        reply = await self.runner.client.send(
+            CreatePromise(id=task_id, timeout_at=NEVER, param=param, tags=tags)
         )
         assert reply.is_ok, reply
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -402,6 +403,25 @@ async def test_what_a_runner_may_poll(tmp_path):
         await world.put("g", triggers.FileExists(str(report), every=0.02))
         await asyncio.sleep(0.1)
         assert (await world.look("g")).is_pending
+
+
+@pytest.mark.files_only("a Runner that has its store to itself is alone")
+@on_loop
+async def test_a_runner_says_which_connection_it_does_not_have(tmp_path, caplog):
+    """Nobody else would: the task waits, and is taken up by a Runner that has it."""
+    caplog.set_level(logging.WARNING)
+    poll = triggers.SqlPoll("shop", "SELECT 1 AS one", every=0.02)
+    async with Runner(f"sqlite:{tmp_path / 'a.db'}") as runner:
+        world = TriggerWorld(runner)
+        await world.put("s", poll)
+        while "there is no connection named 'shop'" not in caplog.text:  # noqa: ASYNC110 - a log
+            await asyncio.sleep(0.01)
+        assert "trigger_access" in caplog.text
+        assert (await world.look("s")).is_pending
+    sqlite3.connect(tmp_path / "shop.db").close()
+    access = TriggerAccess(connections={"shop": f"sqlite:{tmp_path / 'shop.db'}"})
+    async with Runner(f"sqlite:{tmp_path / 'a.db'}", trigger_access=access) as runner:
+        assert await TriggerWorld(runner).outcome("s") == ("resolved", {"one": 1})
 
 
 def test_the_group_of_trigger_managers_is_theirs():

@@ -94,7 +94,7 @@ async def test_a_file_that_is_too_young_is_asked_for_when_it_is_old_enough(tmp_p
         path.write_text("abc")
         os.utime(path, (at, at))
         wanted = FileExists(str(path), settled_for=7, every=60)
-        joined.append(shared.join((str(path), b"", ""), wanted, is_new=True, phase="a"))
+        joined.append(shared.join((str(path), b"", "", None), wanted, is_new=True, phase="a"))
     young, from_future = joined
     await young.payload()
     assert clock.elapsed == pytest.approx(7, abs=0.01)

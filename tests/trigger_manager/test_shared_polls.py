@@ -51,7 +51,7 @@ def polls(drawn: float = 0.5) -> SharedPolls:
 
 
 async def payload(shared: SharedPolls, trigger: Asked, *, is_new: bool = True) -> Any:
-    key = (trigger.kind(), trigger.key.encode(), "")
+    key = (trigger.kind(), trigger.key.encode(), "", None)
     poll = shared.join(key, trigger, is_new=is_new, phase=trigger.key)
     try:
         return await poll.payload()
@@ -146,7 +146,7 @@ async def test_an_error_names_where_a_poll_is_defined():
         (triggers.SqlPoll("shop", "SELECT 1"), r"SqlPoll"),
         (Asked(), r"Asked \(test_shared_polls\.py:\d+\)"),
     ):
-        key = (trigger.kind(), b"", "")
+        key = (trigger.kind(), b"", "", None)
         poll = shared.join(key, trigger, is_new=False, phase="")
         assert re.fullmatch(name, poll.watched.name), poll.watched.name
         shared.leave(poll)
@@ -183,7 +183,7 @@ async def test_the_state_of_a_poll():
     """How often, when next, and what it raised last."""
     shared = polls()
     Asked.answers[:] = [None, OSError("away"), None]
-    poll = shared.join(("Asked", b"", ""), Asked(every=10, jitter=0), is_new=True, phase="x")
+    poll = shared.join(("Asked", b"", "", None), Asked(every=10, jitter=0), is_new=True, phase="x")
     await asyncio.sleep(11)
     state = poll.report(1_000_000, asyncio.get_running_loop().time())
     assert (state.polls, state.last_error) == (2, "OSError: away")
@@ -205,7 +205,7 @@ def test_the_client_of_http_polls_is_loaded_beside_the_loop(monkeypatch):
     async def scene() -> None:
         shared = polls()
         trigger = triggers.HttpPoll("http://127.0.0.1:1/")
-        poll = shared.join((trigger.kind(), b"", ""), trigger, is_new=True, phase="")
+        poll = shared.join((trigger.kind(), b"", "", None), trigger, is_new=True, phase="")
         assert await poll.payload() == {"status": 200}
         await shared.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sqlite3
 from typing import Any, ClassVar
 
 import pytest
@@ -300,7 +301,7 @@ async def test_polling_that_is_off():
         await world.put("t", triggers.HttpPoll("http://127.0.0.1/x"))
         await asyncio.sleep(1)
         told = await _why(world, "t")
-    assert "HttpPoll is off in every process" in told
+    assert "HttpPoll of '127.0.0.1' is off in every process" in told
     assert "triggers.hosts" in told
 
 
@@ -321,6 +322,22 @@ async def test_polling_of_something_that_is_not_allowed():
     assert "triggers.folders" in file
     assert "triggers.hosts" in host
     assert "triggers.secrets" in header
+
+
+@virtual_test
+async def test_a_connection_whose_address_is_not_there_yet(tmp_path, monkeypatch):
+    """`why` names it; once it is there, a manager that starts with it takes the trigger."""
+    sqlite3.connect(tmp_path / "shop.db").close()
+    access = TriggerAccess(connections={"shop": "env:TEST_SHOP"})
+    async with trigger_world() as world:
+        async with world.manager(BOTH, access):
+            await world.put("t", triggers.SqlPoll("shop", "SELECT 1 AS one"))
+            await asyncio.sleep(1)
+            told = await _why(world, "t")
+        monkeypatch.setenv("TEST_SHOP", f"sqlite:{tmp_path / 'shop.db'}")
+        async with world.manager(BOTH, access):
+            assert await world.outcome("t") == ("resolved", {"one": 1})
+    assert "the connection 'shop': env:TEST_SHOP is not set" in told
 
 
 @virtual_test
@@ -353,6 +370,23 @@ async def test_identical_polls_are_shared_by_key_and_principal():
     async with trigger_world() as world, world.manager([Often]) as manager:
         for number, principal in enumerate(("", "", "mine/", "mine/", "other/")):
             await world.put(f"t{number}", Often(every=10), principal=principal)
+        await asyncio.sleep(5)
+        assert len(manager._polls) == 3
+
+
+@virtual_test
+async def test_a_task_that_somebody_has_put_among_the_triggers_polls_alone():
+    """It neither joins a poll that others ask for, nor do they, or others like it, join its own."""
+
+    class Often(triggers.PolledTrigger, frozen=True):
+        async def poll(self) -> Any:
+            return None
+
+    async with trigger_world() as world, world.manager([Often]) as manager:
+        await world.put("t", Often(every=10))
+        for number in range(2):
+            await world.put_bare(f"bare{number}", Often(every=10))
+        await world.put("u", Often(every=10))
         await asyncio.sleep(5)
         assert len(manager._polls) == 3
 

@@ -1,6 +1,7 @@
 """`handle.approval`: a person answers, and the task learns what, who and why."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,11 +17,13 @@ from layby import (
     Runner,
     UsageError,
     task,
+    triggers,
     waits,
 )
 from layby.core.commands import SettlePromise
 from layby.testing import current_clock, virtual_test
 from layby.wire import json_values
+from layby.worker import approval_requests
 from tests.helpers.workers import crashing, flow_of, look, settled_down
 
 ID = "run/r:t.c.approval.approval-1"
@@ -300,3 +303,99 @@ def test_in_a_plain_def_a_forgotten_wait_is_not_a_yes_either():
 
     with pytest.raises(RunFailed, match=r"approval run/.* is a question.*call its wait\(\)"):
         layby.run(flow_of(body))
+
+
+@pytest.fixture(autouse=True)
+def _told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approval_requests, "_TOLD", set())
+
+
+def unasked(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for text in caplog.messages if "nobody was asked" in text]
+
+
+@virtual_test
+async def test_a_question_that_is_made_and_never_asked_is_told_of(caplog):
+    """It looks as if somebody had been asked: the log names the task, the question, its place."""
+
+    @task(id="t")
+    async def body(context, handle):
+        handle.approval("Ship order 7?")
+        context["shipped"] = True
+
+    async with Runner("memory:") as runner:
+        await runner.execute(flow_of(body), run_id="r")
+        await runner.execute(flow_of(body), run_id="another")
+    (told,) = unasked(caplog)  # once for each place
+    assert "run/r:t has ended, and nobody was asked 'Ship order 7?'" in told
+    assert f"(approval {ID}, made at test_approval_requests.py:" in told
+    assert "write `await`" in told
+
+
+def test_a_plain_def_is_told_so_too(caplog):
+    """The place is that of its own code."""
+
+    @task(id="t")
+    def body(context: Any, handle: Any) -> None:
+        context["id"] = handle.approval("Ship it?").id
+
+    layby.run(flow_of(body))
+    (told,) = unasked(caplog)
+    assert "made at test_approval_requests.py:" in told
+    assert "call its wait()" in told
+
+
+@pytest.mark.parametrize("how", ["await", "open", "withdraw", "bundle", "raise", "defer", "none"])
+@virtual_test
+async def test_nothing_is_told_of_questions_that_were_asked_or_may_still_be(how, caplog):
+    """A body that did not return may have been about to ask."""
+
+    @task(id="t")
+    async def body(context, handle):
+        if how == "none" or handle.try_number > 1:
+            return
+        asked = handle.approval("Ship it?", timeout=5)
+        match how:
+            case "await":
+                with pytest.raises(DeferTimeout):
+                    await asked
+            case "open":
+                await asked.open()
+            case "withdraw":
+                await asked.withdraw()
+            case "bundle":
+                await handle.first_of(waits.sleep(1), waits.all_of(asked))
+            case "raise":
+                raise ValueError("first")
+            case _:
+                await handle.defer(triggers.Delay(1))
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="r")
+        with contextlib.suppress(RunFailed):
+            await run.result()
+    assert unasked(caplog) == []
+
+
+@virtual_test
+async def test_a_question_that_an_earlier_run_of_the_body_has_asked(tmp_path, caplog):
+    """In a checkpoint, which is not run again after a crash."""
+    has_crashed = False
+
+    @task(id="t")
+    async def body(context, handle):
+        asked = handle.approval("Ship it?", timeout=3600)
+        await handle.checkpoint("mail", asked.open)
+        await handle.sleep(60)
+        assert has_crashed
+
+    address = f"sqlite:{tmp_path / 'a.db'}"
+    async with crashing(address) as runner:
+        await runner.start(flow_of(body), run_id="r")
+        await asyncio.sleep(1)
+        assert len(await runner.approvals()) == 1
+    has_crashed = True
+    async with Runner(address) as runner:
+        runner.register(flow_of(body))
+        await (await runner.get("r")).result()
+    assert unasked(caplog) == []

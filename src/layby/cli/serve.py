@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from layby.cli.told_triggers import told_triggers
 from layby.engine.opening import shown
 from layby.server import logs, server, server_config
 from layby.server.heap import keep_freed_memory
@@ -60,14 +61,15 @@ def serve(file: Path | None, **given: Any) -> None:
 
 @asynccontextmanager
 async def beside(served: server.Server) -> AsyncGenerator[None]:
-    """Run triggers, if something may be polled; most servers need none of that code."""
-    if not served.config.triggers.is_on:
-        yield
-        return
-    from layby.cli.served_triggers import served_triggers  # noqa: PLC0415 - see above
+    """Run triggers, if something may be polled, and tell of those that nobody runs."""
+    async with told_triggers(served):
+        if not served.config.triggers.is_on:  # most servers need none of that code
+            yield
+            return
+        from layby.cli.served_triggers import served_triggers  # noqa: PLC0415 - see above
 
-    async with served_triggers(served):
-        yield
+        async with served_triggers(served):
+            yield
 
 
 def tell(served: server.Server) -> None:

@@ -8,7 +8,7 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, MAX_SLOTS, Tags, Value
 from layby.core.ids import root_of
 from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later
-from layby.core.resumption import TRIGGER_GROUP
+from layby.core.resumption import CANCELS, ON_CANCEL, PRINCIPAL, TRIGGER, TRIGGER_GROUP
 from layby.core.settlement import make_ready, settle_all
 
 _encoder = msgspec.json.Encoder()
@@ -41,6 +41,40 @@ DETACHED = "layby:detached"
 """On the root of a child run: what ends its parent does not end it."""
 EXPIRED = "layby:expired"
 """On what is left of a pruned promise: when that was."""
+EXIT = "layby:exit"
+"""On a promise below a task: what a person has decided about one of its waits. The task."""
+MAPS = "layby:maps"
+"""On a join: which task it runs for each item, by a name that other processes find it by."""
+COLLECTS = "layby:collects"
+"""On a join that failures of its items do not end."""
+LIMITED = "layby:limit"
+"""On a join that limits them: how many of its items may be open at once."""
+
+_BY_RUNS = "starting a run"
+_BY_CHILDREN = "a task that starts a run"
+_BY_DEFERS = "layby.task.defer"
+_BY_MAPS = "layby.map.add"
+RESERVED = {
+    PLACEHOLDER: "waiting for a promise that does not exist",
+    KEEPS: "running a run again",
+    AFTER: "a schedule of runs",
+    LIMITS: _BY_RUNS,
+    PARENT: _BY_CHILDREN,
+    CALLER: _BY_CHILDREN,
+    DETACHED: _BY_CHILDREN,
+    EXPIRED: "pruning",
+    EXIT: "layby.task.wake and layby.task.extend",
+    TRIGGER: _BY_DEFERS,
+    ON_CANCEL: _BY_DEFERS,
+    CANCELS: "the end of a trigger",
+    PRINCIPAL: _BY_DEFERS,
+    MAPS: _BY_MAPS,
+    COLLECTS: _BY_MAPS,
+    LIMITED: _BY_MAPS,
+}
+"""Tags that are believed as they stand, and what alone sets them. A request with one would speak of
+tasks, and act for others, that its token need not cover.
+"""
 
 
 def encoded(value: Value | Tags) -> str:

@@ -5,7 +5,6 @@ too; its holder is told by a message about the promise that has it.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -29,9 +28,6 @@ from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task
 from layby.core.replies import ExitData, Reply, ok, refuse
 from layby.core.settlement import settle
 from layby.core.waits import WaitingOn
-
-EXIT: Final = "layby:exit"
-"""On a promise below a task: what a person has decided about one of its waits. The task."""
 
 
 class HeldExit(Struct, frozen=True, omit_defaults=True):
@@ -135,7 +131,7 @@ def _end_condition(
         return refuse(409, goes_on(standing))
     if _is_past(d, task, record_id):
         return refuse(409, TOO_LATE)
-    created = birth.create(d, record_id, NEVER, birth.EMPTY, {EXIT: task.id})
+    created = birth.create(d, record_id, NEVER, birth.EMPTY, {birth.EXIT: task.id})
     settle(d, created, decision.state, decision.value)
     return decision
 
@@ -198,8 +194,14 @@ def _show_moved(d: Draft, task: Task, record_id: str, until: Millis, by: str) ->
 
 
 def exit_of(promise: Promise) -> HeldExit | None:
-    """What a person has decided about a wait; None if the promise is about something else."""
-    if f'"{EXIT}":' not in promise.tags or promise.param == birth.EMPTY:
+    """What a person has decided about a wait; None if the promise is about something else.
+
+    It is below the task. Requests may not name the tag, but earlier ones may have: whoever could
+    create a promise elsewhere has decided nothing.
+    """
+    if not is_exit(promise) or promise.param == birth.EMPTY:
+        return None
+    if not promise.id.startswith(f"{exit_task(promise)}."):
         return None
     return msgspec.json.decode(values.data_of(promise.param), type=HeldExit)
 
@@ -217,18 +219,18 @@ def kept_id(own_id: str) -> str:
 
 def exit_task(promise: Promise) -> str:
     """Whose wait it is."""
-    return msgspec.json.decode(promise.tags, type=dict[str, str])[EXIT]
+    return msgspec.json.decode(promise.tags, type=dict[str, str])[birth.EXIT]
 
 
 def is_exit(promise: Promise) -> bool:
     """Whether a person has ended the wait whose record this is."""
-    return f'"{EXIT}":' in promise.tags
+    return f'"{birth.EXIT}":' in promise.tags
 
 
 def keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
     """Who did it and why stays, and a copy of the call finds it; the holder is told of it."""
     param = values.text_of(values.wrap(msgspec.json.encode(exit_)))
-    kept = birth.create(d, decision.promise_id, NEVER, param, {EXIT: task.id})
+    kept = birth.create(d, decision.promise_id, NEVER, param, {birth.EXIT: task.id})
     settle(d, kept, decision.state, decision.value)
     if (inbox := _inbox(d, task)) is not None:
         d.send(Message(kept.id, "unblock", inbox))

@@ -3,16 +3,14 @@
 It is made with the join, has a name that nobody else can give, and ends with it.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from layby.core import birth
 from layby.core.limit import PRIVATE
 from layby.core.model import Promise
 
 if TYPE_CHECKING:
     from layby.core.draft import Draft
-
-LIMITED: Final = "layby:limit"
-"""On a join that has such a limit: how many items it allows."""
 
 
 def own_limit(join_id: str) -> str:
@@ -21,7 +19,7 @@ def own_limit(join_id: str) -> str:
 
 
 def is_limited(promise: Promise) -> bool:
-    return f'"{LIMITED}":' in promise.tags
+    return f'"{birth.LIMITED}":' in promise.tags
 
 
 def end_limit(d: "Draft", join: Promise, *, is_last: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from layby.core import values
+from layby.core import birth, values
 from layby.core.draft import Draft
 from layby.core.fields import Tags
 from layby.core.model import Promise, PromiseState, Task, Wait
@@ -29,10 +29,6 @@ _tags = msgspec.json.Decoder(Tags)
 
 MAP: Final = "map/"
 """What the ids of joins have after their caller's: no task's name contains a '/'."""
-MAPS: Final = "layby:maps"
-"""On a join: which task it runs for each item, by a name that other processes find it by."""
-COLLECTS: Final = "layby:collects"
-"""On a join that failures of its items do not end."""
 ITEM_FAILED: Final = "ItemFailed"
 MAX_ITEM_BYTES: Final = 1_000_000
 """Of an item, and of its result, as JSON."""
@@ -74,7 +70,9 @@ def caller_of(join_id: str) -> str:
 
 def mapped_by(promise: Promise) -> str | None:
     """Of a join: the name of the task that it runs for each item."""
-    return _tags.decode(promise.tags).get(MAPS) if f'"{MAPS}":' in promise.tags else None
+    return (
+        _tags.decode(promise.tags).get(birth.MAPS) if f'"{birth.MAPS}":' in promise.tags else None
+    )
 
 
 def told(d: Draft, join: Task, wait: Wait) -> Task:
@@ -104,7 +102,7 @@ def outcome(join: Task) -> tuple[PromiseState, str]:
 def _has_failed(d: Draft, join: Task, item: str) -> bool:
     awaited, call = d.promise(item), d.promise(join.id)
     failed = awaited is not None and awaited.state not in ("pending", "resolved")
-    return failed and call is not None and f'"{COLLECTS}":' not in call.tags
+    return failed and call is not None and f'"{birth.COLLECTS}":' not in call.tags
 
 
 def _wrapped(value: object) -> str:

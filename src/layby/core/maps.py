@@ -15,8 +15,8 @@ from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
-from layby.core.join_limits import LIMITED, own_limit
-from layby.core.joins import COLLECTS, MAPS, MAX_EARLIER, MAX_ITEM_CHARS, MAX_ITEMS, item_id
+from layby.core.join_limits import own_limit
+from layby.core.joins import MAX_EARLIER, MAX_ITEM_CHARS, MAX_ITEMS, item_id
 from layby.core.kinds import Ids, Problems, Sender, declare
 from layby.core.limit import MOST, Limit, limit_names
 from layby.core.limits import define
@@ -123,11 +123,11 @@ def add(d: Draft, c: AddItems, caller: Task, promise: Promise) -> Reply:
 def _create(d: Draft, c: AddItems, caller: Task, promise: Promise) -> None:
     """It has no name, so no take ever finds it."""
     assert caller.group is not None
-    tags: Tags = {birth.TARGET: target_of(caller.group), birth.KIND: "join", MAPS: c.task}
+    tags: Tags = {birth.TARGET: target_of(caller.group), birth.KIND: "join", birth.MAPS: c.task}
     if c.collects:
-        tags[COLLECTS] = "true"
+        tags[birth.COLLECTS] = "true"
     if c.limit is not None:
-        tags[LIMITED] = str(c.limit)
+        tags[birth.LIMITED] = str(c.limit)
     birth.create_join(d, c.join_id, promise.timeout_at, birth.encoded(c.param), tags)
     d.wait(Wait(c.id, c.join_id, "below"))
     if c.limit is not None:

@@ -22,9 +22,12 @@ ON_CANCEL: Final = "layby:on-cancel"
 """On a trigger: when it is cancelled or times out, something has to be done about it."""
 CANCELS: Final = "layby:cancels"
 """On the task that does it: the trigger."""
+_HAS_TRIGGER: Final = f'"{TRIGGER}":'
 _HAS_ON_CANCEL: Final = f'"{ON_CANCEL}":'
 PRINCIPAL: Final = "layby:principal"
-"""On a trigger: for whom it asks. Polls are shared by those for whom it is the same."""
+"""On a trigger: for whom it asks, if a server has said so. Polls are shared by those for whom it is
+the same.
+"""
 CLEAN_UP: Final = ".cancel"
 NOTHING_GIVEN: Final = Raw(b"{}")
 
@@ -112,6 +115,13 @@ def clean_up_id(trigger_id: str) -> str:
 def cleans_up(tags: str) -> bool:
     """Whether something is to be done if the trigger with these tags is cancelled or times out."""
     return _HAS_ON_CANCEL in tags
+
+
+def is_deferred_for(tags: str) -> bool:
+    """Whether a task has deferred for the trigger with these tags. Any task in the group of
+    triggers is run as one, but for whom others ask, nobody knows.
+    """
+    return _HAS_TRIGGER in tags
 
 
 def principal_of(tags: str) -> str:

@@ -228,10 +228,8 @@ def count(number: int, most: int, what: str) -> Sequence[str]:
 def tags(named: Tags) -> Problems:
     yield from _target(named)
     yield from _columns(named)
-    if birth.EXPIRED in named:
-        yield f"{birth.EXPIRED} is reserved: only pruning sets it"
-    if birth.LIMITS in named:
-        yield f"{birth.LIMITS} is reserved: only starting a run sets it"
+    for tag in sorted(birth.RESERVED.keys() & named.keys()):
+        yield f"{tag} is reserved: it is set by {birth.RESERVED[tag]} alone"
     yield from count(len(named), MAX_TAGS, "tags")
     characters = sum(len(key) + len(value) for key, value in named.items())
     yield from count(characters, MAX_TAGS_CHARS, "characters of tags")

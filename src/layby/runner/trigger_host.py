@@ -14,7 +14,9 @@ from layby.clock import virtual_clock
 from layby.core.commands import FailTask, FinishTask, LeaveWorker
 from layby.core.waits import Polling
 from layby.errors import LaybyError, TriggerError
+from layby.runner.shared_database import SharedDatabaseLink
 from layby.runner.trigger_thread import BlockingTrigger, OpenedManager, TriggerThread
+from layby.runner.untaken_triggers import UntakenTriggers
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.trigger_manager.trigger_manager import CAPACITY, TriggerConfig, TriggerManager
 from layby.triggers.built_in import BUILT_IN
@@ -50,6 +52,8 @@ class TriggerHost:
     ) -> None:
         self._link = link
         self._config = config
+        self._is_alone = access is None and not link.is_shared
+        """Then nobody else is expected to run what may not be polled here: it says so."""
         if access is None:
             access = TriggerAccess() if link.is_shared else TriggerAccess.everywhere()
         self._access = access
@@ -64,6 +68,7 @@ class TriggerHost:
         self._own: TriggerManager | None = None
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         self._registry.on_change.append(self._registered)
@@ -71,11 +76,14 @@ class TriggerHost:
             self._opened.append(await self._open(TriggerRegistry(BUILT_IN), self._access, "polls"))
         if self._registry.own_code:
             await self._start_own()
+        if isinstance(self._link, SharedDatabaseLink):  # else the server tells, or nobody has to
+            untaken = UntakenTriggers(self._link.client.send, self._link.now)
+            self._telling = self._loop.create_task(untaken.watch())
 
     async def close(self) -> None:
         """Hand all triggers over."""
         self._registry.on_change.remove(self._registered)
-        for task in (self._starting, self._watching):
+        for task in (self._starting, self._watching, self._telling):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -109,7 +117,13 @@ class TriggerHost:
             max_threads=self._config.max_threads,
         )
         manager = TriggerManager(
-            link.client, config, link.now, link.elapsed, registry=registry, access=access
+            link.client,
+            config,
+            link.now,
+            link.elapsed,
+            registry=registry,
+            access=access,
+            refuses=self._is_alone and access.kinds != (),
         )
         opened = OpenedManager(manager, _nothing if link is self._link else link.close)
         try:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from layby.core import birth, held_exits, resumption
+from layby.core import birth, resumption
 from layby.core.commands import Tags
 from layby.core.model import EMPTY, MOVABLE, Promise
 
@@ -30,7 +30,7 @@ UNINDEXED: Final = frozenset(
         resumption.ON_CANCEL,
         resumption.CANCELS,
         resumption.PRINCIPAL,
-        held_exits.EXIT,
+        birth.EXIT,
         MOVABLE,
     }
 )

@@ -3,6 +3,7 @@
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from layby.client.outbound import Lookup, OutboundRefused, OutboundRules, look_up
@@ -10,6 +11,8 @@ from layby.client.secret import read_secret
 from layby.errors import LaybyError
 from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
 from layby.triggers.built_in import FileExists, HttpPoll, SecretNamed, SqlPoll
+
+_OR_FOR_A_RUNNER: Final = " of the server, or to the trigger_access of a Runner"
 
 
 class AccessRefused(LaybyError):
@@ -23,12 +26,16 @@ class AccessChecks:
         self.rules = OutboundRules(access.allow)
 
     def shown(self) -> dict[str, object]:
-        """What is allowed, without passwords and secrets."""
+        """What is allowed, without passwords and secrets. Where it differs, what was refused for it
+        is tried again.
+        """
         return {
             "hosts": self.access.hosts,
             "allow": self.access.allow,
             "folders": self.access.folders,
-            "connections": sorted(self.access.connections),
+            "connections": [
+                (name, self._is_known(name)) for name in sorted(self.access.connections)
+            ],
             "secrets": sorted((each.name, each.hosts) for each in self.access.secrets),
         }
 
@@ -78,19 +85,28 @@ class AccessChecks:
 
     def connection(self, name: str) -> str:
         if (address := self.access.connections.get(name)) is not None:
-            is_kept = address.startswith(("env:", "file:"))
-            return read_secret(address, os.environ).reveal() if is_kept else address
+            return _address_of(name, address)
         known = ", ".join(sorted(self.access.connections)) or "none"
         raise AccessRefused(
             f"there is no connection named {name!r} here ({known}): add it to triggers.connections"
+            f"{_OR_FOR_A_RUNNER}"
         )
+
+    def _is_known(self, name: str) -> bool:
+        """Whether where its address is kept can be read by now."""
+        try:
+            return bool(self.connection(name))
+        except AccessRefused:
+            return False
 
     def secret(self, name: str) -> NamedSecret:
         """Where it is kept, and for which hosts it is."""
         for each in self.access.secrets:
             if each.name == name:
                 return each
-        raise AccessRefused(f"there is no secret named {name!r} here: add it to triggers.secrets")
+        raise AccessRefused(
+            f"there is no secret named {name!r} here: add it to triggers.secrets{_OR_FOR_A_RUNNER}"
+        )
 
     def secret_for(self, name: str, host: str) -> NamedSecret:
         """The same, if it may be sent to this host."""
@@ -100,6 +116,15 @@ class AccessChecks:
         raise AccessRefused(
             f"the secret {name!r} is not for {host}: add the host to its hosts in triggers.secrets"
         )
+
+
+def _address_of(name: str, address: str) -> str:
+    if not address.startswith(("env:", "file:")):
+        return address
+    try:
+        return read_secret(address, os.environ).reveal()
+    except LaybyError as error:
+        raise AccessRefused(f"the address of the connection {name!r}: {error}") from None
 
 
 def may_be_sent(secret: NamedSecret, host: str) -> bool:

@@ -62,11 +62,12 @@ class TriggerManager:
         registry: TriggerRegistry = REGISTRY,
         access: TriggerAccess | None = None,
         random: Callable[[], float] = chance.random,
+        refuses: bool = False,
     ) -> None:
         checks = AccessChecks(TriggerAccess() if access is None else access)
         self._registry = registry
         self._polls = SharedPolls(checks, now, max_threads=config.max_threads, random=random)
-        self._program = TriggerProgram(registry, checks, self._polls)
+        self._program = TriggerProgram(registry, checks, self._polls, refuses=refuses)
         worker_config = WorkerConfig(
             slots=config.capacity,
             group=TRIGGER_GROUP,

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from contextvars import Context, ContextVar
 from types import FrameType
 
-Key = tuple[str, bytes, str]
-"""Of a poll: the class of its trigger, the arguments as JSON, and for whom it is asked."""
+Key = tuple[str, bytes, str, str | None]
+"""Of a poll: the class of its trigger, the arguments as JSON, for whom it is asked, and the id of
+the trigger if it is asked for that alone.
+"""
 
 Origin = str | Key
 """The id of a trigger, or the poll that some of them share."""

@@ -14,13 +14,14 @@ from layby.core.codes import code_for
 from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
-from layby.core.resumption import CANCELS, principal_of
+from layby.core.resumption import CANCELS, is_deferred_for, principal_of
 from layby.errors import ContextError, LaybyError, TriggerError, UsageError
 from layby.program import Failure, LoadedTask, Mapped, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.shared_polls import SharedPolls
 from layby.trigger_manager.trigger_origin import current_origin
 from layby.triggers.base_trigger import Trigger
+from layby.triggers.built_in import BUILT_IN
 from layby.triggers.polled import PolledTrigger
 from layby.triggers.registry import TriggerRegistry
 from layby.wire import json_values
@@ -47,13 +48,23 @@ class ProbationGate(Protocol):
 
 
 class TriggerProgram:
-    """`gate` is set by the manager that runs it."""
+    """`gate` is set by the manager that runs it. `refuses`: also what may not be polled here at all
+    is taken, to say why it is not; else that is left to other processes.
+    """
 
     has_records = False
     functions: frozenset[str] = frozenset()
 
-    def __init__(self, registry: TriggerRegistry, checks: AccessChecks, polls: SharedPolls) -> None:
+    def __init__(
+        self,
+        registry: TriggerRegistry,
+        checks: AccessChecks,
+        polls: SharedPolls,
+        *,
+        refuses: bool = False,
+    ) -> None:
         self._registry = registry
+        self._refuses = refuses
         self._checks = checks
         self.polls = polls
         self.gate: ProbationGate | None = None
@@ -65,7 +76,9 @@ class TriggerProgram:
         """Classes have been registered since."""
         own = {name: name_of_code([code]) for name, code in self._registry.own_code.items()}
         reach = _digest(repr(self._checks.shown()))
-        polled = [name for name in self._checks.access.kinds if name in self._registry]
+        all_kinds = tuple(each.kind() for each in BUILT_IN)
+        kinds = all_kinds if self._refuses else self._checks.access.kinds
+        polled = [name for name in kinds if name in self._registry]
         codes = {**own, **dict.fromkeys(polled, reach)}
         self.names = tuple(codes)
         self.codes = tuple(codes.items())
@@ -203,6 +216,7 @@ class LoadedTriggerCode:
 
 class LoadedTrigger(LoadedTriggerCode):
     __slots__ = (
+        "_alone",
         "_is_new",
         "_principal",
         "found",
@@ -214,7 +228,10 @@ class LoadedTrigger(LoadedTriggerCode):
     def __init__(self, program: TriggerProgram, claim: Claim, trigger: Trigger, code: str) -> None:
         super().__init__(program, claim, trigger, code)
         self._is_new = claim.task.try_number <= 1
-        self._principal = principal_of(claim.promise.tags)
+        tags = claim.promise.tags
+        self._principal = principal_of(tags)
+        self._alone = None if is_deferred_for(tags) else claim.task.id
+        """Whoever may create a task may put it here: what others ask is not theirs to know."""
         self.poll: Any = None
         """The `SharedPoll` it waits for, while it does."""
         self.found: Any = None
@@ -245,7 +262,7 @@ class LoadedTrigger(LoadedTriggerCode):
 
     async def _polled(self, trigger: PolledTrigger) -> Any:
         polls = self._program.polls
-        key = (trigger.kind(), msgspec.json.encode(trigger), self._principal)
+        key = (trigger.kind(), msgspec.json.encode(trigger), self._principal, self._alone)
         self.poll = polls.join(key, trigger, is_new=self._is_new, phase=self.id)
         try:
             return await self.poll.payload()

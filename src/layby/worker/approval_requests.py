@@ -1,6 +1,9 @@
 """What a task asks people: an approval that is opened, waited for, and answered with yes or no."""
 
+import logging
 from collections.abc import Generator, Mapping
+from inspect import currentframe
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from msgspec import Struct, to_builtins
@@ -22,7 +25,7 @@ from layby.errors import DeferTimeout, UsageError
 from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of
 from layby.wire.typed_values import Misfit, json_schema_of, read_typed
-from layby.worker.attempt import Attempt
+from layby.worker.attempt import Attempt, Unasked
 from layby.worker.begun_waits import PromiseWait, WaitEnd, begin_promise, deadline_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, digest_of
@@ -32,8 +35,12 @@ if TYPE_CHECKING:
     from layby.worker.blocking_handle import BlockingHandle
     from layby.worker.handle import TaskHandle
 
+logger = logging.getLogger(__name__)
+
 SHOWN_PROMPT: Final = 200
 """Characters of a prompt in what is shown of a wait."""
+_TOLD: Final[set[str]] = set()
+"""Places that make approvals, and nobody was asked."""
 
 
 class ApprovalAnswer(Struct, frozen=True):
@@ -65,9 +72,7 @@ class ApprovalTerm(WaitTerm, frozen=True):
         return Record("approval", digest_of(self.question.prompt, self.question.schema))
 
     def sentence(self) -> str:
-        prompt = self.question.prompt
-        shown = prompt if len(prompt) <= SHOWN_PROMPT else f"{prompt[:SHOWN_PROMPT]}..."
-        return f"an answer to: {' '.join(shown.split())}"
+        return f"an answer to: {_shown(self.question.prompt)}"
 
     async def open(self, attempt: Attempt) -> Promise:
         """The promise, new or from an earlier run; the question stays as it was first asked."""
@@ -143,17 +148,33 @@ class ApprovalWait(PromiseWait):
 class Approval:
     """A question to a person: `await` it for the answer. It is opened by then at the latest."""
 
-    __slots__ = ("_handle", "_key", "term")
+    __slots__ = ("_handle", "_key", "_term", "_unasked")
 
-    def __init__(self, handle: "TaskHandle", key: str, term: ApprovalTerm) -> None:
+    def __init__(
+        self,
+        handle: "TaskHandle",
+        key: str,
+        term: ApprovalTerm,
+        *,
+        unasked: dict[str, Unasked] | None = None,
+    ) -> None:
+        """`unasked`: where it stands by its id until somebody is asked."""
         self._handle = handle
         self._key = key
-        self.term = term
+        self._term = term
+        self._unasked = unasked
 
     @property
     def id(self) -> str:
         """The promise that is settled by the answer."""
-        return self.term.promise_id
+        return self._term.promise_id
+
+    @property
+    def term(self) -> ApprovalTerm:
+        """As a wait: whoever takes it asks somebody."""
+        if self._unasked is not None:
+            self._unasked.pop(self.id, None)
+        return self._term
 
     async def open(self) -> str:
         """Let people see it, without waiting yet; returns its id."""
@@ -243,7 +264,50 @@ def new_approval(
     kind = schema if isinstance(schema, type) else None
     promise_id = attempt.replay.record_id(f"approval.{name}", lasting=True)
     question = Question(prompt, _checked_schema(schema))
-    return Approval(handle, f"approval.{name}", ApprovalTerm(promise_id, question, kind, within))
+    _note_unasked(attempt, promise_id, prompt)
+    term = ApprovalTerm(promise_id, question, kind, within)
+    return Approval(handle, f"approval.{name}", term, unasked=attempt.unasked)
+
+
+def _note_unasked(attempt: Attempt, promise_id: str, prompt: str) -> None:
+    """A checkpoint that has opened it in an earlier run of the body is not run again."""
+    if attempt.replay.has(promise_id):
+        return
+    if attempt.unasked is None:
+        attempt.unasked = {}
+    attempt.unasked[promise_id] = Unasked(_shown(prompt), _place())
+
+
+def _place() -> str:
+    """Where the code of the task has made it."""
+    frame = currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("layby."):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def tell_unasked(attempt: Attempt) -> None:
+    """Of a body that has returned: Python says as much of a coroutine that nobody has awaited, but
+    a question looks as if it had been asked.
+    """
+    for promise_id, question in (attempt.unasked or {}).items():
+        if question.place in _TOLD:
+            continue
+        _TOLD.add(question.place)
+        logger.warning(
+            "%s has ended, and nobody was asked %r (approval %s, made at %s): write `await` before "
+            "handle.approval(...) for the answer, in a plain def call its wait(), or make it only "
+            "where it is asked; this is said once for each place",
+            attempt.id,
+            question.prompt,
+            promise_id,
+            question.place,
+        )
+
+
+def _shown(prompt: str) -> str:
+    shown = prompt if len(prompt) <= SHOWN_PROMPT else f"{prompt[:SHOWN_PROMPT]}..."
+    return " ".join(shown.split())
 
 
 def _checked_schema(schema: type[Any] | Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -148,6 +148,13 @@ class CarriedRecord(NamedTuple):
             self.stored.set_result(found)
 
 
+class Unasked(msgspec.Struct, frozen=True):
+    """An approval that was made, and where."""
+
+    prompt: str
+    place: str
+
+
 class Attempt:
     __slots__ = (
         "_annotations_sent",
@@ -184,6 +191,7 @@ class Attempt:
         "resumed",
         "thread_waits",
         "try_number",
+        "unasked",
         "version",
     )
 
@@ -217,6 +225,8 @@ class Attempt:
         )
         self._carried: CarriedRecord | None = None
         """The end of a wait that is to be written with whatever is written next."""
+        self.unasked: dict[str, Unasked] | None = None
+        """Approvals that this run of the body has made, and nobody was asked yet."""
         self._awaits: dict[str, str] | None = None
         """What its waits for promises are for, as far as the store does not know it yet."""
         self._withdrawn: tuple[str, ...] = ()

@@ -131,6 +131,10 @@ class Replay:
         self._unkeyed: str | None = None
         self._failed_at = max(map(self._failed_try_at, records), default=0)
 
+    def has(self, record_id: str) -> bool:
+        """Whether an earlier run of the body has made it, or this one was told of it."""
+        return self._found is not None and record_id in self._found
+
     def remember(self, record_id: str, record: "Record | Promise") -> None:
         if self._found is None:
             self._found = {}

@@ -27,6 +27,7 @@ from layby.core.replies import Reply
 from layby.errors import EngineStopped, StoreError, UsageError, error_for
 from layby.program import Program, Verdict
 from layby.wire.json_values import read_error, text_of
+from layby.worker.approval_requests import tell_unasked
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback, Callbacks
 from layby.worker.credit import NOTHING, Ask
@@ -75,6 +76,7 @@ class Reporter:
 
     def report(self, attempt: Attempt, ending: Completed | Failed | Deferring) -> None:
         if isinstance(ending, Completed):
+            tell_unasked(attempt)
             self._finish(attempt, ending.value)
         elif isinstance(ending, Deferring):
             self._defer(attempt, ending)

@@ -1,9 +1,12 @@
 """Why a trigger is not run, in words, and what to change."""
 
-from typing import Final
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
-from layby.core.model import Task
+from layby.core.birth import EMPTY
+from layby.core.model import Promise, Task
 from layby.core.resumption import TRIGGER_GROUP
+from layby.wire import json_values
 
 _ALLOWED_BY: Final = {
     "FileExists": "triggers.folders",
@@ -11,6 +14,9 @@ _ALLOWED_BY: Final = {
     "SqlPoll": "triggers.connections",
 }
 """The settings that turn layby's own polling triggers on."""
+
+_ASKS: Final = {"FileExists": "path", "HttpPoll": "url", "SqlPoll": "connection"}
+"""The argument that says what they would reach."""
 
 NO_SETTING_HELPS: Final = "no change of settings will help"
 """Said of arguments that fit no process, whatever it may reach."""
@@ -20,7 +26,7 @@ def is_trigger(task: Task) -> bool:
     return task.group == TRIGGER_GROUP
 
 
-def untaken_trigger(task: Task, able: int, *, knows_managers: bool) -> str:
+def untaken_trigger(trigger: Promise, task: Task, able: int, *, knows_managers: bool) -> str:
     """`able`: how many managers have its class, and may run it."""
     if able:
         managers = "1 manager runs" if able == 1 else f"{able} managers run"
@@ -28,8 +34,30 @@ def untaken_trigger(task: Task, able: int, *, knows_managers: bool) -> str:
     if not knows_managers:
         return "has not been taken by anybody yet"
     if task.name in _ALLOWED_BY:
-        return f"may not be run: {task.name} is off in every process"
+        return f"may not be run: {task.name}{what_is_polled(trigger, task)} is off in every process"
     return f"cannot be run: no process has the class {task.name}"
+
+
+def what_is_polled(trigger: Promise, task: Task) -> str:
+    """What one of layby's own asks, as part of a sentence; empty where that cannot be told. Lists
+    leave params out.
+    """
+    found = None if trigger.param == EMPTY else json_values.from_text(trigger.param)
+    args = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    asked = args.get(_ASKS.get(task.name or "", ""))
+    if not isinstance(asked, str):
+        return ""
+    if task.name == "SqlPoll":
+        return f" on the connection {asked!r}"
+    return f" of {_host_of(asked) if task.name == 'HttpPoll' else repr(asked)}"
+
+
+def _host_of(url: str) -> str:
+    """Without what may be a secret."""
+    try:
+        return repr(urlsplit(url).hostname or "")
+    except ValueError:
+        return "a URL that cannot be read"
 
 
 def refused_trigger(told: str) -> str:

@@ -122,7 +122,7 @@ def old_body_sentence(task: Task) -> str:
 def _untaken(about: Explanation, *, knows_workers: bool) -> str:
     task, able = task_of(about), about.able_workers
     if is_trigger(task):
-        return untaken_trigger(task, able, knows_managers=knows_workers)
+        return untaken_trigger(about.promise, task, able, knows_managers=knows_workers)
     if not task.is_ours:
         again = f" again, after {counted(task.tries, 'try', 'tries')}" if task.tries else ""
         return f"is ready{again}, and no worker at {task.target} has taken it yet"

@@ -1,0 +1,97 @@
+"""Tells of triggers that wait because no process may run them. Nothing fails meanwhile, and nobody
+has to ask why: so whoever watches over the store says so by itself, once for all that ask the same.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from layby.core.model import Millis, Task
+from layby.core.queries import ExplainPromise, SearchTasks
+from layby.core.replies import Explanation, TaskPage
+from layby.core.resumption import TRIGGER_GROUP
+from layby.core.waits import waiting_of
+from layby.errors import LaybyError
+from layby.triggers.built_in import BUILT_IN
+from layby.workflow.reasons import reason_of
+from layby.workflow.trigger_reasons import what_is_polled
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 10.0
+PATIENCE_MS: Final = 10_000
+"""A process that may run it may just be starting."""
+PAGE: Final = 20
+"""Of each class, for each look: the next one goes on behind them."""
+MOST_KNOWN: Final = 10_000
+
+
+class UntakenTriggers:
+    """`send` asks the store, as an admin may."""
+
+    def __init__(self, send: Callable[[Any], Awaitable[Any]], now: Callable[[], Millis]) -> None:
+        self._send = send
+        self._now = now
+        self._cursors: dict[str, str | None] = {}
+        self._known: set[str] = set()
+        """Triggers that were told of, or ask what others ask."""
+        self._told: set[tuple[str, str]] = set()
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with suppress(LaybyError):  # the store is away, which others tell
+                await self.look()
+
+    async def look(self) -> None:
+        for trigger in BUILT_IN:
+            await self._look_at(trigger.kind())
+
+    async def _look_at(self, kind: str) -> None:
+        cursor = self._cursors.get(kind)
+        query = SearchTasks(
+            group=TRIGGER_GROUP, name=kind, state="pending", limit=PAGE, cursor=cursor
+        )
+        page = (await self._send(query)).data
+        if not isinstance(page, TaskPage):
+            return
+        self._cursors[kind] = page.cursor
+        for task in page.tasks:
+            if task.id not in self._known:
+                await self._explain(task)
+
+    async def _explain(self, task: Task) -> None:
+        about = (await self._send(ExplainPromise(id=task.id))).data
+        if isinstance(about, Explanation) and self._is_left(about):
+            self._remember(task.id)
+            self._tell(about)
+
+    def _is_left(self, about: Explanation) -> bool:
+        """Whether it has waited for a while, and no process takes its class."""
+        waiting = waiting_of(about.promise, about.task, self._now())
+        if waiting is None or waiting.form != "untaken" or about.able_workers:
+            return False
+        return (waiting.since or 0) + PATIENCE_MS <= self._now()
+
+    def _remember(self, trigger_id: str) -> None:
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known.add(trigger_id)
+
+    def _tell(self, about: Explanation) -> None:
+        assert about.task is not None
+        same = (about.task.name or "", what_is_polled(about.promise, about.task))
+        if same in self._told or len(self._told) >= MOST_KNOWN:
+            return
+        self._told.add(same)
+        reason = reason_of(about, self._now())
+        logger.warning(
+            "%s waits for trigger %s, which %s: it waits until that is changed by %s "
+            "(said once for all that ask the same)",
+            next(iter(about.awaiters), "nobody"),
+            about.promise.id,
+            reason.sentence,
+            reason.unblock,
+        )

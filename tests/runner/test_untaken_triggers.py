@@ -1,0 +1,130 @@
+"""Triggers that no process may run are told of by themselves: once, by name, and with a remedy."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from layby import Runner, triggers
+from layby.runner import untaken_triggers
+from layby.runner.untaken_triggers import UntakenTriggers
+from layby.testing import virtual_test
+from layby.trigger_manager.trigger_access import TriggerAccess
+from tests.helpers.postgres import cluster
+from tests.helpers.push_receivers import on_loop
+from tests.helpers.triggers import TriggerWorld, trigger_world
+
+SHOP = triggers.SqlPoll("shop", "SELECT 1")
+
+
+def watching(world: TriggerWorld) -> UntakenTriggers:
+    return UntakenTriggers(world.runner.client.send, world.runner.now)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [each.getMessage() for each in caplog.records if "untaken" in each.name]
+    caplog.clear()
+    return found
+
+
+@virtual_test
+async def test_what_waits_for_a_setting_is_told_once_for_all_that_ask_the_same(caplog):
+    """With an id, what it asks, and the setting."""
+    async with trigger_world() as world:
+        watched = watching(world)
+        for name, trigger in {
+            "a": SHOP,
+            "b": SHOP,
+            "c": triggers.SqlPoll("crm", "SELECT 1"),
+            "d": triggers.HttpPoll("https://api.example.org/x?pass=7"),
+            "e": triggers.FileExists("/srv/in/report.csv"),
+        }.items():
+            await world.put(name, trigger)
+        await watched.look()
+        assert told(caplog) == []  # a process that may run it may be starting
+        await asyncio.sleep(11)
+        await watched.look()
+        found = sorted(told(caplog))
+        await world.put("f", SHOP)
+        await asyncio.sleep(11)
+        await watched.look()
+        assert told(caplog) == []
+    assert len(found) == 4
+    for text, (asked, setting) in zip(
+        found,
+        [
+            ("SqlPoll on the connection 'shop'", "triggers.connections"),
+            ("SqlPoll on the connection 'crm'", "triggers.connections"),
+            ("HttpPoll of 'api.example.org'", "triggers.hosts"),
+            ("FileExists of '/srv/in/report.csv'", "triggers.folders"),
+        ],
+        strict=True,
+    ):
+        assert f"{asked} is off in every process" in text
+        assert setting in text
+    assert "a, which may not be run" in found[0]
+    assert not any("pass" in each for each in found)
+
+
+@virtual_test
+async def test_what_somebody_may_run_is_not_told_of(caplog):
+    """It waits for room, or is refused with a sentence of its own."""
+    access = TriggerAccess(connections={"shop": "sqlite:/nowhere.db"})
+    async with trigger_world() as world, world.manager((), access, capacity=1):
+        await world.put("a", triggers.SqlPoll("crm", "SELECT 1"))
+        await world.put("b", SHOP)
+        await world.put("c", SHOP)
+        await asyncio.sleep(11)
+        caplog.clear()
+        await watching(world).look()
+        assert told(caplog) == []
+
+
+@virtual_test
+async def test_more_than_one_look_sees(caplog):
+    """Each look goes on behind the last one, and begins again at the end."""
+    async with trigger_world() as world:
+        watched = watching(world)
+        for number in range(50):
+            await world.put(f"t{number:02}", triggers.SqlPoll(f"c{number // 25}", "SELECT 1"))
+        await asyncio.sleep(11)
+        for _ in range(3):
+            await watched.look()
+        assert len(told(caplog)) == 2
+        await world.put("a", triggers.SqlPoll("late", "SELECT 1"))
+        await asyncio.sleep(11)
+        await watched.look()
+        assert len(told(caplog)) == 1
+
+
+@virtual_test
+async def test_whatever_somebody_has_put_among_the_triggers_is_told_of(caplog):
+    """With arguments of any form: nothing of them is believed."""
+
+    async def put_all(world: TriggerWorld) -> None:
+        for number, args in enumerate(([], 7, {"connection": 7}, {}, {"connection": "a\nb"})):
+            await world.put(f"t{number}", ("SqlPoll", args))
+        await world.put("u", ("HttpPoll", {"url": "http://[x"}))
+
+    async with trigger_world() as world:
+        await put_all(world)
+        await asyncio.sleep(11)
+        await watching(world).look()
+        found: Any = told(caplog)
+    assert len(found) == 3
+    assert not any("\n" in each for each in found)
+
+
+@pytest.mark.files_only("it brings its own database")
+@on_loop
+async def test_a_runner_on_a_database_of_many_says_it_where_there_may_be_no_server(
+    caplog, monkeypatch
+):
+    """Each process that has an engine there, in its own log."""
+    monkeypatch.setattr(untaken_triggers, "LOOK_S", 0.02)
+    monkeypatch.setattr(untaken_triggers, "PATIENCE_MS", 0)
+    async with Runner(cluster().url(cluster().new_database())) as runner:
+        await TriggerWorld(runner).put("a", SHOP)
+        while not (found := told(caplog)):  # noqa: ASYNC110 - a log
+            await asyncio.sleep(0.01)
+    assert "SqlPoll on the connection 'shop' is off in every process" in found[0]
