@@ -191,10 +191,14 @@ async def _latest(caller_try: Attempt, data: RunData) -> Promise:
 
 
 def _runs_again(caller_try: Attempt, child: Promise) -> bool:
-    """It was unsuccessful before this try, or ended with an earlier life of its parent."""
+    """It was unsuccessful before this try, or ended with what this task was before."""
     if child.is_pending or child.state == "resolved":
         return False
-    ended_with = (values.run_has_ended(life_root_of(each)) for each in caller_try.replay.earlier)
+    ended_with = {
+        value
+        for each in caller_try.replay.earlier
+        for value in (values.run_has_ended(life_root_of(each)), values.task_was_cancelled(each))
+    }
     return caller_try.replay.was_before(child) or child.value in ended_with
 
 
