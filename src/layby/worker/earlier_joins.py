@@ -19,7 +19,7 @@ from layby.program import Mapped, may_be_one_function
 from layby.worker.attempt import Attempt
 
 
-class Place(Struct, frozen=True):
+class JoinPlace(Struct, frozen=True):
     """The join of a call, whether it exists or not."""
 
     id: str
@@ -30,7 +30,7 @@ class Place(Struct, frozen=True):
     """Joins whose items have recorded what the same items keep, the latest first."""
 
 
-class Places:
+class JoinSearch:
     """Of the joins of one call, looked at from one try of its caller."""
 
     def __init__(self, attempt: Attempt, key: str, mapped: Mapped) -> None:
@@ -42,7 +42,7 @@ class Places:
         self.id = self._id(1)
         """Where it is, as far as that is known."""
 
-    async def find(self, *, may_be_there: bool) -> Place:
+    async def find(self, *, may_be_there: bool) -> JoinPlace:
         """`may_be_there`: an earlier run of the body, or an earlier call in this one, may have
         made it. What counts then is the context that it was made with.
         """
@@ -52,7 +52,7 @@ class Places:
         is_same_input = self._attempt.loaded.is_same_input
         fit = [each for each in before if is_same_input(each.param, param)]
         failed = self._fitting(self._failed)
-        return Place(self.id, join is not None, _ids(failed, fit), _ids(failed, before))
+        return JoinPlace(self.id, join is not None, _ids(failed, fit), _ids(failed, before))
 
     async def _own(self) -> Promise | None:
         for number in count(1):

@@ -28,7 +28,7 @@ from layby.wire import json_values
 from layby.wire.durations import whole_number
 from layby.worker.attempt import Attempt
 from layby.worker.begun_waits import settled_promise
-from layby.worker.earlier_joins import Place, Places
+from layby.worker.earlier_joins import JoinPlace, JoinSearch
 from layby.worker.promise_watches import PromiseWatch
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, digest_of
@@ -155,7 +155,7 @@ class MapCall:
         found = await self._add_all(place, given)
         return Join(found.promise, found.items, place.earlier)
 
-    async def _add_all(self, place: Place, given: "GivenItems") -> JoinData:
+    async def _add_all(self, place: JoinPlace, given: "GivenItems") -> JoinData:
         found = None
         with self.withdrawing(place):
             try:
@@ -170,10 +170,10 @@ class MapCall:
         assert found is not None  # there is always a last portion
         return found
 
-    async def _find(self, key: str, *, is_there: bool) -> Place:
-        places = Places(self._attempt, key, self._mapped)
-        with self.withdrawing(places):
-            return await places.find(may_be_there=is_there or self._attempt.try_number > 1)
+    async def _find(self, key: str, *, is_there: bool) -> JoinPlace:
+        search = JoinSearch(self._attempt, key, self._mapped)
+        with self.withdrawing(search):
+            return await search.find(may_be_there=is_there or self._attempt.try_number > 1)
 
     def _check_same(self, join: Promise) -> None:
         name = mapped_by(join)
@@ -183,7 +183,7 @@ class MapCall:
         is_earlier = self._attempt.try_number > 1
         self._attempt.replay.check(join.id, found, now, is_earlier=is_earlier)
 
-    async def _add(self, place: Place, portion: ItemPortion) -> JoinData:
+    async def _add(self, place: JoinPlace, portion: ItemPortion) -> JoinData:
         command = AddItems(
             id=self._attempt.id,
             version=self._attempt.version,
@@ -207,7 +207,7 @@ class MapCall:
         return added
 
     @contextmanager
-    def withdrawing(self, place: Place | Places | Join) -> Generator[None]:
+    def withdrawing(self, place: JoinPlace | JoinSearch | Join) -> Generator[None]:
         """Whoever gives up inside gives the map up, even if nobody knows yet whether it is there:
         what has been asked for is done before what is asked for now.
         """
