@@ -291,14 +291,15 @@ def test_a_result_that_does_not_count_leaves_what_was_recorded(world: World) -> 
     assert finish_all(world) == [item(0, again)]
 
 
-def test_an_item_does_not_begin_beside_its_earlier_body(world: World) -> None:
+@pytest.mark.parametrize("limit", [None, 3])
+def test_an_item_does_not_begin_beside_its_earlier_body(world: World, limit) -> None:
     """Its earlier join has ended; its body may not have, nor need the tick have come so far."""
     begun(world)
-    world.ok(add(3))
+    world.ok(add(3, limit=limit))
     claims = world.ok(r.take(3)).claims
     world.ok(r.fail(claims[0].task.id))
     again = f"{CALLER}:map/1+2"
-    world.ok(add(3, join_id=again, earlier=(JOIN,), keeps=(JOIN,)))
+    world.ok(add(3, join_id=again, earlier=(JOIN,), keeps=(JOIN,), limit=limit))
     assert finish_all(world) == [item(0, again)]
     world.tick()
     world.check()
