@@ -17,12 +17,13 @@ from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
+from layby.core.ids import root_of
 from layby.core.join_limits import LIMITED, own_limit
 from layby.core.joins import COLLECTS, MAPS, MAX_EARLIER, MAX_ITEM_CHARS, MAX_ITEMS, item_id
 from layby.core.kinds import Ids, Problems, Sender, declare
 from layby.core.limit import MOST, Limit, limit_names
 from layby.core.limits import define
-from layby.core.model import Promise, Task, Wait, root_of
+from layby.core.model import Promise, Task, Wait
 from layby.core.replies import JoinData, Reply, ok, refuse
 from layby.core.runs import body_of, create_after
 from layby.core.settlement import make_ready
