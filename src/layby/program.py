@@ -97,6 +97,12 @@ def may_be_one_file(module: str, other: str) -> bool:
     return "__main__" in (module, other) or module.rpartition(".")[2] == other.rpartition(".")[2]
 
 
+def may_be_one_function(name: str | None, other: str) -> bool:
+    """Whether two names by which functions are stored may mean the same one."""
+    (module, _, qualified), (else_, _, other_) = (name or "").partition(":"), other.partition(":")
+    return qualified == other_ and (module == else_ or may_be_one_file(module, else_))
+
+
 class Verdict(Struct, frozen=True):
     """How a task is settled without running a body: a skipped node, a finished run."""
 
@@ -186,6 +192,10 @@ class LoadedTask(Protocol):
 
     def mapped(self, task: object) -> Mapped:
         """What has to be stored to run this task for items; raises if it cannot be mapped."""
+        ...
+
+    def is_same_input(self, join_param: str, other: str) -> bool:
+        """Whether items of these two joins are given the same, but for their own values."""
         ...
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:

@@ -160,3 +160,6 @@ def test_a_map_is_drawn_below_its_caller_and_its_items_on_request(desk: Desk):
     ]
     everything = [name for _, name in names_in(typed("tree", "p", "--all").lines)]
     assert everything[3:] == [f"ship:map/1:{index}" for index in range(3)]
+    assert typed("tree", "p").lines[-1].endswith("3: 3 ready")
+    desk.do(r.settle(f"{join}:0", "resolved"), replace(add, join_id=f"{join}+2", earlier=(join,)))
+    assert typed("tree", "p").lines[-1].endswith("3: 1 kept, 2 ready")

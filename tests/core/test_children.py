@@ -10,6 +10,8 @@ from layby.core.children import Caller, caller_of, parent_of
 from layby.core.model import NEVER
 from layby.core.settings import Settings
 from layby.wire.json_values import read_error
+from tests.core.test_maps import CALLER as MAPS
+from tests.core.test_maps import add, begun, item
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 
@@ -321,3 +323,23 @@ def test_a_child_is_not_pruned_before_its_parent_has_ended(family: World):
 
 def _message(world: World, promise_id: str) -> str:
     return str(read_error(world.promise(promise_id).value))
+
+
+def test_an_item_takes_over_the_child_of_the_earlier_item(world: World):
+    """What is still being ended with that does not reach the child any more."""
+    begun(world)
+    world.ok(add(1))
+    (claim,) = world.ok(r.take(1)).claims
+    world.ok(child(caller=Caller(item(0), claim.task.version)))
+    world.ok(r.settle(item(0), "rejected_canceled"))
+    ended = c.Released(claim.task.id, claim.task.version)
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(ended,)))
+    again = f"{MAPS}:map/1+2"
+    world.ok(add(1, join_id=again, keeps=(f"{MAPS}:map/1",)))
+    (claim,) = world.ok(r.take(1)).claims
+    assert claim.task.id == item(0, again)
+    world.ok(child(caller=Caller(claim.task.id, claim.task.version)))
+    world.tick()
+    assert states(world, "run/c") == ["pending"]
+    assert notes(world) == {("run/c", item(0, again)): "child", ("run/c", "run/a"): "child"}
+    world.check()

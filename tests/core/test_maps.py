@@ -243,6 +243,98 @@ def test_another_item_with_the_number_of_one_that_has_succeeded_runs(world: Worl
     world.check()
 
 
+def failed_once(world: World, began: int = 3) -> str:
+    """A map of three items has failed, after so many of them had begun; the id of the next join."""
+    begun(world)
+    world.ok(add(3))
+    claims = world.ok(r.take(began)).claims
+    released = [c.Released(each.task.id, each.task.version) for each in claims[1:]]
+    world.ok(r.fail(claims[0].task.id))
+    world.tick()
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=tuple(released)))
+    return f"{CALLER}:map/1+2"
+
+
+def kept_from(world: World, key: str) -> str | None:
+    return json.loads(world.promise(key).tags).get("layby:keeps")
+
+
+def test_an_item_that_runs_again_keeps_what_it_had_recorded(world: World) -> None:
+    """If it had begun: of one that had not there is nothing to recall."""
+    again = failed_once(world, began=2)
+    world.ok(add(3, join_id=again, earlier=(JOIN,), keeps=(JOIN,)))
+    kept = [kept_from(world, item(each, again)) for each in range(3)]
+    assert kept == [item(0), item(1), None]
+    third = f"{CALLER}:map/1+3"
+    world.ok(add(3, join_id=third, keeps=(again, JOIN)))
+    assert kept_from(world, item(0, third)) == item(0, again)  # it has not begun, but keeps
+    world.check()
+
+
+def test_another_item_with_its_number_keeps_nothing(world: World) -> None:
+    again = failed_once(world)
+    others = (c.Value(data="item1"), c.Value(data="item0"), c.Value(data="item2"))
+    world.ok(replace(add(join_id=again, earlier=(JOIN,), keeps=(JOIN,)), items=others))
+    kept = [kept_from(world, item(each, again)) for each in range(3)]
+    assert kept == [None, None, item(2)]
+
+
+def test_a_result_that_does_not_count_leaves_what_was_recorded(world: World) -> None:
+    """The item runs again, and goes on with it."""
+    begun(world)
+    world.ok(add(1))
+    finish_all(world)
+    world.tick()
+    again = f"{CALLER}:map/1+2"
+    world.ok(add(1, join_id=again, keeps=(JOIN,)))
+    assert kept_from(world, item(0, again)) == item(0)
+    assert finish_all(world) == [item(0, again)]
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_an_item_does_not_begin_beside_its_earlier_body(world: World, limit) -> None:
+    """Its earlier join has ended; its body may not have, nor need the tick have come so far."""
+    begun(world)
+    world.ok(add(3, limit=limit))
+    claims = world.ok(r.take(3)).claims
+    world.ok(r.fail(claims[0].task.id))
+    again = f"{CALLER}:map/1+2"
+    world.ok(add(3, join_id=again, earlier=(JOIN,), keeps=(JOIN,), limit=limit))
+    assert finish_all(world) == [item(0, again)]
+    world.tick()
+    world.check()
+    assert finish_all(world) == []
+    ended = tuple(c.Released(each.task.id, each.task.version) for each in claims[1:])
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=ended[:1]))
+    assert finish_all(world) == [item(1, again)]
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=ended[1:]))
+    assert finish_all(world) == [item(2, again)]
+    world.tick()
+    assert told(world, again) == {"items": 3}
+    world.check()
+
+
+def test_a_later_life_names_joins_of_an_earlier_one(world: World) -> None:
+    begun(world)
+    world.ok(add(2))
+    claims = world.ok(r.take(2)).claims
+    world.ok(r.finish(claims[0].task.id))
+    world.ok(r.fail(claims[1].task.id))
+    world.ok(r.fail(CALLER))
+    world.tick()
+    finish_all(world)
+    life = "run/a:life/2"
+    world.ok(c.RerunRun(id="run/a", life=2, nodes=(c.NodeAgain("a", 1),)))
+    (claim,) = world.ok(r.take(1)).claims
+    later = {"id": f"{life}:a", "version": claim.task.version, "join_id": f"{life}:a:map/1"}
+    world.ok(add(2, earlier=(JOIN,), keeps=(JOIN,), **later))
+    assert kept_from(world, f"{life}:a:map/1:1") == item(1)
+    assert finish_all(world) == [f"{life}:a:map/1:1"]
+    world.tick()
+    assert told(world, f"{life}:a:map/1") == {"items": 2}
+    world.check()
+
+
 def test_items_are_read_in_order_and_in_pages(world: World) -> None:
     begun(world)
     world.ok(add(250))
@@ -297,6 +389,8 @@ def test_a_join_made_ready_by_hand_goes_on_waiting(world: World) -> None:
         (add(join_id="run/a:b:map/1"), 400, "Join ID must be 'run/a:a:'"),
         (add(join_id=f"{CALLER}:a:map/1"), 400, "without ':'"),
         (add(earlier=("elsewhere",)), 400, "Join ID"),
+        (add(keeps=("run/b:a:map/1",)), 400, "one of the run 'run/a'"),
+        (add(keeps=(JOIN,) * 1_001), 400, "earlier joins"),
         (add(first=-1), 400, "first"),
         (add(first=MAX_ITEMS), 400, "first"),
         (add(MAX_PORTION + 1), 400, "items: 1,001 are more than 1,000"),

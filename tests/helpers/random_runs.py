@@ -193,6 +193,7 @@ class _Writer:
             param=self._pick(_VALUES),
             collects=self._chance(3),
             earlier=(f"{caller}:map/1",) if self._chance(4) else (),
+            keeps=(f"{caller}:map/{self._pick((1, 2))}",) if self._chance(3) else (),
             limit=self._pick((None, None, 1, 2)),
         )
 

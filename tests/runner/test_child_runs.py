@@ -380,6 +380,27 @@ async def test_a_rerun_with_another_context_starts_another_child():
 
 
 @virtual_test
+async def test_a_child_of_a_later_life_is_reused_by_those_after_it():
+    """The second life has started another child, for its own context: the third wants that one."""
+    shop = Shop(fails=False)
+    async with Runner("memory:") as runner:
+        run = await shop.failed(runner)
+        shop.price = 2
+        await run.rerun()
+        with pytest.raises(RunFailed):
+            await run.result()
+        shop.is_open = True
+        await run.rerun()
+        assert (await run.result())["charged"] == 2
+        assert shop.ran == {"buy": 3, "reserve": 2, "charge": 2}
+        shop.price = 1
+        await run.rerun(from_="buy")
+        assert (await run.result())["charged"] == 1
+        assert shop.ran["charge"] == 2
+        await sound(runner)
+
+
+@virtual_test
 async def test_a_rerun_that_forgets_checkpoints_forgets_children():
     shop = Shop(fails=False)
     async with Runner("memory:") as runner:

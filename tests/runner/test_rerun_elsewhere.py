@@ -44,6 +44,34 @@ def test_a_run_that_failed_before_its_process_was_killed_is_run_again(tmp_path: 
     ]
 
 
+@pytest.mark.postgres
+def test_the_map_of_a_run_is_run_again_by_processes_that_are_killed(tmp_path: Path):
+    """No effect is repeated, and no item that has ended, in whatever life and process that was."""
+    file = tmp_path / "a.db"
+    child = Path(__file__).with_name("map_rerun_child.py")
+    command = [sys.executable, str(child), str(file), address_of(file)]
+
+    def killed_after(*last: str) -> list[str]:
+        """What a process says until it has said all of these, in whatever order."""
+        said: list[str] = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            while not {*last} <= {*said}:
+                said.append(process.stdout.readline().strip())
+                assert said[-1], "it has ended"
+            process.kill()
+        return said
+
+    said = killed_after("failed")
+    (tmp_path / "a.mended").touch()
+    said += killed_after("ends 0", "ends 2", "goes on 1", "goes on 3")
+    (tmp_path / "a.open").touch()
+    last = killed_after("result [0, 1, 2, 3]")
+    assert {"ends 1", "ends 3"} <= {*last}
+    effects = Counter(each for each in [*said, *last] if each.startswith(("pay", "deliver")))
+    assert effects == {f"{what} {item}": 1 for what in ("pay", "deliver") for item in range(4)}
+
+
 class Mill:
     """A workflow whose second task fails until it is mended, and counts."""
 

@@ -28,7 +28,8 @@ from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
 from layby.testing import current_clock, virtual_test
 from layby.worker import map_calls
-from layby.worker.map_calls import ITEMS_PER_PORTION, MAX_PORTION_CHARS, item_portions, join_id_of
+from layby.worker.earlier_joins import join_id_of
+from layby.worker.map_calls import ITEMS_PER_PORTION, MAX_PORTION_CHARS, item_portions
 from layby.workflow import loaded_item
 from layby.workflow.reasons import reason_of
 from layby.workflow.why import find_why

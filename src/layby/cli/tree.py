@@ -320,9 +320,11 @@ def _join_state(promise: Promise, task: Task) -> str:
 
 
 def _counted(join: Task, counts: ItemCounts | None) -> str:
-    """`10,000: 9,120 done, 4 running`."""
+    """`10,000: 9,120 done, 4 running`. Those that have succeeded in an earlier join are kept."""
     total = "?" if join.items is None else f"{join.items:,}"
     told: dict[str, int] = {} if counts is None else msgspec.to_builtins(counts)
+    if counts is not None and join.items is not None:
+        told = {"kept": max(0, join.items - sum(told.values())), **told}
     return f"{total}: " + ", ".join(f"{told[each]:,} {each}" for each in told if told[each])
 
 

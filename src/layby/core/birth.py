@@ -23,7 +23,8 @@ NAME = "layby:name"
 KIND = "layby:kind"
 PLACEHOLDER = "layby:placeholder"
 KEEPS = "layby:keeps"
-"""On a task that runs again: the same task in an earlier life, whose checkpoints it keeps."""
+"""On a task that runs again: the same task in an earlier life, whose checkpoints it keeps. On an
+item: the same item in an earlier join of its `map`."""
 PRIORITY = "layby:priority"
 """On a node: its priority. On a root: that of its run, which is part of its nodes'."""
 SLOTS = "layby:slots"
@@ -79,6 +80,11 @@ tasks, and act for others, that its token need not cover.
 
 def encoded(value: Value | Tags) -> str:
     return _encoder.encode(value).decode() if value else EMPTY
+
+
+def keeps(promise: Promise) -> str | None:
+    """The task whose checkpoints this one keeps, if it keeps any."""
+    return _tags.decode(promise.tags).get(KEEPS) if f'"{KEEPS}":' in promise.tags else None
 
 
 def schedule_of(tags: str) -> str | None:

@@ -140,16 +140,24 @@ def bind(d: Draft, caller: Caller | None, child: str) -> None:
     """From now on the root `child` ends with the caller and with its run.
 
     After the end of the run only those that clean up start anything: that is theirs alone. An
-    earlier life of the run, which may be about to end what it had started, has lost it.
+    earlier life of the run, which may be about to end what it had started, has lost it; so has the
+    earlier item that the caller is the same as.
     """
     if caller is None or caller.detach:
         return
-    d.drop_waits(Wait(child, each) for each in caller.earlier)
+    d.drop_waits(Wait(child, each) for each in (*caller.earlier, *_kept_by(d, caller)))
     awaiters = [caller.id, *([caller.run] if _run_is_open(d, caller) else [])]
     for awaiter in awaiters:
         stored = d.waits.get((child, awaiter)) or d.rows.wait(child, awaiter)
         wakes = stored is not None and stored.wakes
         d.wait(Wait(child, awaiter, "child_any" if wakes else "child"))
+
+
+def _kept_by(d: Draft, caller: Caller) -> Iterator[str]:
+    task = d.promise(caller.id)
+    source = None if task is None else birth.keeps(task)
+    if source is not None:
+        yield source
 
 
 def is_child_of(child: Promise, caller: Caller) -> bool:

@@ -36,7 +36,7 @@ MAX_ITEM_CHARS: Final = -(-MAX_ITEM_BYTES // 3) * 4
 """Of an item as it travels: in base64."""
 MAX_ITEMS: Final = 1_000_000
 MAX_EARLIER: Final = 1_000
-"""Joins of one call in tries that have failed."""
+"""Joins of one call that one of them may take over from."""
 
 
 def item_id(join_id: str, index: int) -> str:

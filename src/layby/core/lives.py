@@ -25,6 +25,7 @@ from layby.core.runs import (
     MAX_CLEANUPS,
     MAX_DEPENDENCIES,
     Awaited,
+    body_of,
     create_after,
     edge_problems,
 )
@@ -213,7 +214,7 @@ def _create(d: Draft, c: RerunRun) -> None:
         if node.keep:
             tags[birth.KEEPS] = source.id
         ends_at = NEVER if node.cleanup else timeout_at
-        awaited = [*_awaited(c, node), *_still_running(d, source.id)]
+        awaited = [*_awaited(c, node), *body_of(d, source)]
         create_after(d, c.node_id(node.id), ends_at, source.param, tags, d.now, awaited)
 
 
@@ -222,13 +223,6 @@ def _awaited(c: RerunRun, node: NodeAgain) -> list[Awaited]:
         return [(c.node_id(each), "all") for each in dict.fromkeys(node.after)]
     ordinary = (each.id for each in c.nodes if not each.cleanup)
     return [(c.node_id(each), "end") for each in dict.fromkeys((*ordinary, *node.after))]
-
-
-def _still_running(d: Draft, source_id: str) -> Iterator[Awaited]:
-    """A body of the earlier life that has not ended: the new one does not begin beside it."""
-    source = d.task(source_id)
-    if source is not None and source.is_kept:
-        yield source_id, "end"
 
 
 @declare("layby.run.watch", sender=Sender.CLIENT, answer=RunWatchData, reads=True)

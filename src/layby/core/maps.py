@@ -1,9 +1,11 @@
 """`layby.map.add`: the caller of `map` adds a portion of items to its join, which it makes first.
 
-The same portion may come again, after a crash or a lost reply: what is there already stays.
+The same portion may come again, after a crash or a lost reply: what is there already stays. What
+earlier joins of the call have left is taken over only by an item that is the same, with the same
+number: its result, or else what it had recorded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -15,6 +17,7 @@ from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
+from layby.core.ids import root_of
 from layby.core.join_limits import own_limit
 from layby.core.joins import MAX_EARLIER, MAX_ITEM_CHARS, MAX_ITEMS, item_id
 from layby.core.kinds import Ids, Problems, Sender, declare
@@ -22,6 +25,7 @@ from layby.core.limit import MOST, Limit, limit_names
 from layby.core.limits import define
 from layby.core.model import Promise, Task, Wait
 from layby.core.replies import JoinData, Reply, ok, refuse
+from layby.core.runs import body_of, create_after
 from layby.core.settlement import make_ready
 from layby.core.tasks import FencedCommand, handles_claim
 
@@ -34,8 +38,9 @@ class AddItems(FencedCommand, frozen=True):
     """Add items to a join of the task `id`; the first portion creates it with `param`.
 
     `first`: the index of the first of these items. `is_last`: none come after them. `earlier`:
-    joins of the same call in tries that have failed: what succeeded there is not run again, if it
-    has the same number and is the same.
+    joins of the same call in tries that have failed, and in earlier lives: what succeeded there is
+    not run again. `keeps`: those that left what else may be taken over: an item that runs goes on
+    with what it had recorded there. Both have the latest first.
     `task` names what is mapped. `group`: of the workers that run the items, if not those of the
     caller. `limits`: those that each item runs under; `limit`: how many items of this join may be
     open at once, those that are parked included. `priority` and `slots`: of each item.
@@ -54,6 +59,7 @@ class AddItems(FencedCommand, frozen=True):
     priority: Int64 = 0
     slots: Int64 = 1
     earlier: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
+    keeps: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update((self.id, self.join_id))
@@ -63,7 +69,7 @@ class AddItems(FencedCommand, frozen=True):
         for index in self.indexes:
             into.ids.add(item_id(self.join_id, index))
             into.pairs.add((item_id(self.join_id, index), self.join_id))
-            into.beside.update(item_id(each, index) for each in self.earlier)
+            into.beside.update(item_id(each, index) for each in (*self.earlier, *self.keeps))
 
     @property
     def all_limits(self) -> tuple[str, ...]:
@@ -76,18 +82,21 @@ class AddItems(FencedCommand, frozen=True):
 
     def named_ids(self) -> Ids:
         """Items have ids that begin with that of their join."""
-        return (self.id, self.join_id, *self.earlier)
+        return (self.id, self.join_id, *self.earlier, *self.keeps)
 
     def problems(self) -> Problems:
         yield from super().problems()
         yield from validate.count(len(self.items), MAX_PORTION, "items")
-        yield from validate.count(len(self.earlier), MAX_EARLIER, "earlier joins")
+        for each in (self.earlier, self.keeps):
+            yield from validate.count(len(each), MAX_EARLIER, "earlier joins")
         if not 0 <= self.first <= MAX_ITEMS - len(self.items):
             yield f"first must be between 0 and {MAX_ITEMS:,} less the number of items"
-        for join_id in (self.join_id, *self.earlier):
+        for join_id in (self.join_id, *self.earlier, *self.keeps):
             yield from validate.identifier(item_id(join_id, MAX_ITEMS), "Join ID")
-            if joins.caller_of(join_id) != self.id:
-                yield f"Join ID must be '{self.id}:' and a name without ':'"
+            if root_of(join_id) != root_of(self.id):
+                yield f"Join ID '{join_id}' must be one of the run '{root_of(self.id)}'"
+        if joins.caller_of(self.join_id) != self.id:
+            yield f"Join ID must be '{self.id}:' and a name without ':'"
         yield from validate.identifier(self.task, "Name of the mapped task")
         yield from validate.size(self.param, "param")
         for index, item in zip(self.indexes, self.items, strict=True):
@@ -145,8 +154,11 @@ def _add(d: Draft, c: AddItems, join: Task, call: Promise, target: str, name: st
     if c.all_limits:
         tags[birth.LIMITS] = msgspec.json.encode(c.all_limits).decode()
     new = list(_missing(d, c))
-    for key, item in new:
-        birth.create(d, key, call.timeout_at, birth.encoded(item), tags)
+    for index, item in new:
+        key, source = item_id(join.id, index), _source(d, c, index, item)
+        own = tags if source is None else tags | {birth.KEEPS: source.id}
+        body = () if source is None else body_of(d, source)
+        create_after(d, key, call.timeout_at, birth.encoded(item), own, d.now, body)
         d.wait(Wait(key, join.id, "all"))
     join = join.waiting_for(len(new))
     if c.is_last:
@@ -157,15 +169,30 @@ def _add(d: Draft, c: AddItems, join: Task, call: Promise, target: str, name: st
         d.put_task(join)
 
 
-def _missing(d: Draft, c: AddItems) -> Iterator[tuple[str, Value]]:
+def _missing(d: Draft, c: AddItems) -> Iterator[tuple[int, Value]]:
     for index, item in zip(c.indexes, c.items, strict=True):
         key = item_id(c.join_id, index)
         if not _is_done(d, c, index, item) and birth.is_absent(d.promise(key)):
-            yield key, item
+            yield index, item
 
 
 def _is_done(d: Draft, c: AddItems, index: int, item: Value) -> bool:
     """Whether it has succeeded in an earlier join. Another item that had its number has not."""
-    before = (d.promise(item_id(each, index)) for each in c.earlier)
-    done = next((each for each in before if each is not None and each.state == "resolved"), None)
+    before = _had_number(d, c.earlier, index)
+    done = next((each for each in before if each.state == "resolved"), None)
     return done is not None and done.param == birth.encoded(item)
+
+
+def _source(d: Draft, c: AddItems, index: int, item: Value) -> Promise | None:
+    """The same item in the latest join that had it, if it may have recorded something there."""
+    before = _had_number(d, c.keeps, index)
+    same = next((each for each in before if each.param == birth.encoded(item)), None)
+    task = None if same is None else d.task(same.id)
+    has_begun = task is not None and task.try_number > 0
+    return same if same is not None and (has_begun or birth.keeps(same)) else None
+
+
+def _had_number(d: Draft, join_ids: Iterable[str], index: int) -> Iterator[Promise]:
+    """Items of these joins with this number."""
+    found = (d.promise(item_id(each, index)) for each in join_ids)
+    return (each for each in found if each is not None)

@@ -210,7 +210,7 @@ def read_promise(reader: Reader, promise_id: str, now: Millis) -> Reply:
 class ReadItems(Query, frozen=True):
     """The items of a join by their numbers, `first` and those after it, up to a `count` of them.
 
-    `earlier`: joins of the same call, the latest first, that ended in failure: an item that has
+    `earlier`: those that were named when they were added, the latest first: an item that had
     succeeded there is not in the later one. A cursor is the number to go on at.
     """
 

@@ -231,6 +231,13 @@ def create_after(
         d.wait(Wait(each, promise_id, mode))
 
 
+def body_of(d: Draft, earlier: Promise) -> list[Awaited]:
+    """What runs again does not begin beside its body of an earlier time, if that has not ended."""
+    task = d.task(earlier.id)
+    may_run = task is not None and (earlier.is_pending or task.is_kept)
+    return [(earlier.id, "end")] if may_run else []
+
+
 def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
     """What a run needs, whenever it is started."""
     yield from validate.identifier(c.name, f"Name of run '{c.id}'")

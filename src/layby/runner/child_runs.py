@@ -6,7 +6,7 @@ failed or when its parent is run again.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,7 +93,7 @@ class ChildRuns:
         detach = true_or_false(asked.detach, "detach")
         caller = Caller(caller_try.id, caller_try.version, detach=detach)
         start = replace(start, caller=caller)
-        if asked.run_id is None and node.life > 1:
+        if asked.run_id is None and (node.life > 1 or caller_try.replay.earlier):
             start = replace(start, id=await _own_id(caller_try, node, asked.key, start))
         for _ in range(MOST_ROUNDS):
             child = await self._started(caller_try, handle, asked, start)
@@ -148,21 +148,34 @@ class ChildRuns:
 
 
 async def _own_id(caller_try: Attempt, node: plan.NodeId, key: str, start: StartRun) -> str:
-    """In a later life of the parent: that of the earlier child, if it is still what is wanted."""
+    """Where the caller runs again: that of the earlier child, if it is still what is wanted.
+
+    What another task has started is not: an item of a map may have the number that another had.
+    """
     own = plan.root_id(child_run_id(node, key, node.life))
-    if await caller_try.read(own) is not None:
-        return own
-    earlier = await caller_try.read(start.id)
-    if earlier is None or _is_of_this_life(caller_try, earlier):
+    first = await caller_try.read(start.id)
+    if first is not None and caller_of(first) == caller_try.id:
         return start.id
-    if not caller_try.replay.earlier or earlier.is_expired:
+    if own != start.id and await caller_try.read(own) is not None:
         return own
-    return start.id if _is_same(start, earlier) else own
+    for each in _earlier_ids(caller_try, key):
+        child = first if each == start.id else await caller_try.read(each)
+        if child is None or child.is_expired or caller_of(child) not in caller_try.replay.earlier:
+            continue
+        if _is_same(start, child):
+            return each
+    return start.id if first is None else own
 
 
-def _is_of_this_life(caller_try: Attempt, child: Promise) -> bool:
-    caller = caller_of(child)
-    return caller is not None and life_root_of(caller) == life_root_of(caller_try.id)
+def _earlier_ids(caller_try: Attempt, key: str) -> Iterator[str]:
+    """Where the children are that this task has started by this call before, the latest first."""
+    found: dict[str, None] = {}
+    for each in caller_try.replay.earlier:
+        node = plan.parse_node_id(each)
+        assert node is not None  # the same task as the caller's
+        lives = (node.life, 1)
+        found |= dict.fromkeys(plan.root_id(child_run_id(node, key, life)) for life in lives)
+    return iter(found)
 
 
 def _is_same(start: StartRun, child: Promise) -> bool:
@@ -179,10 +192,14 @@ async def _latest(caller_try: Attempt, data: RunData) -> Promise:
 
 
 def _runs_again(caller_try: Attempt, child: Promise) -> bool:
-    """It was unsuccessful before this try, or ended with an earlier life of its parent."""
+    """It was unsuccessful before this try, or ended with what this task was before."""
     if child.is_pending or child.state == "resolved":
         return False
-    ended_with = (values.run_has_ended(life_root_of(each)) for each in caller_try.replay.earlier)
+    ended_with = {
+        value
+        for each in caller_try.replay.earlier
+        for value in (values.run_has_ended(life_root_of(each)), values.task_was_cancelled(each))
+    }
     return caller_try.replay.was_before(child) or child.value in ended_with
 
 

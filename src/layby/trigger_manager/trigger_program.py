@@ -210,6 +210,9 @@ class LoadedTriggerCode:
         """Nor does it map."""
         raise NotImplementedError
 
+    def is_same_input(self, join_param: str, other: str) -> bool:
+        raise NotImplementedError
+
     def callback(self, error: BaseException | None) -> None:
         """Nobody is called: the end of the trigger wakes its task."""
 

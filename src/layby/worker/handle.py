@@ -443,7 +443,7 @@ class TaskHandle:
         join = await self._begin_map(call, items, key)
         ended = join.promise
         if ended.is_pending or join.is_given_up:
-            with call.withdrawing(ended.id):
+            with call.withdrawing(join):
                 settled = await self._parked(call.end_of(join), call.waiting_for(join))
             ended = settled_promise(settled, ended.id)
         await self._shared.ensure_held()
@@ -461,7 +461,7 @@ class TaskHandle:
         """As `map`, but each result comes when its item has ended."""
         call = MapCall(self._attempt_with_store(), task, on_error, limit)
         join = await self._begin_map(call, items, key)
-        with call.withdrawing(join.promise.id), closing(call.items_as_they_end(join)) as ended:
+        with call.withdrawing(join), closing(call.items_as_they_end(join)) as ended:
             await ended.read(call.items(join))
             while not ended.is_empty:
                 for number, item in ended.take():

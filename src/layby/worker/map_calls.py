@@ -1,8 +1,8 @@
 """Calls of `map`: items become tasks below the caller, in portions, and a join waits for them.
 
 The join has the caller's id and the key of the call, so a later run of the body finds it: what is
-there already is not made again, and what has ended is not run again. After a try that has failed,
-a join that failed before that is followed by another one, which runs only what did not succeed.
+there already is not made again, and what has ended is not run again. Where the join of a try after
+a failure, or of a later life is, and what it takes over, says `earlier_joins`.
 """
 
 import asyncio
@@ -10,26 +10,25 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
 from typing import Any, Final, Literal, TypedDict, cast
-from urllib.parse import quote
 
 from msgspec import Struct
 
 from layby.core import values
 from layby.core.commands import AddItems, Value
-from layby.core.joins import ITEM_FAILED, MAP, MAX_ITEM_BYTES, MAX_ITEMS, mapped_by
+from layby.core.joins import ITEM_FAILED, MAX_ITEM_BYTES, MAX_ITEMS, mapped_by
 from layby.core.maps import MAX_PORTION
 from layby.core.model import Promise
 from layby.core.queries import ReadItems
 from layby.core.replies import JoinData, PromisePage
 from layby.core.waits import WaitingOn
 from layby.errors import ContextError, ItemFailed, UsageError, error_for
-from layby.program import Mapped
+from layby.program import Mapped, may_be_one_function
 from layby.wire import json_values
 from layby.wire.durations import whole_number
 from layby.worker.attempt import Attempt
 from layby.worker.begun_waits import settled_promise
+from layby.worker.earlier_joins import JoinPlace, JoinSearch
 from layby.worker.promise_watches import PromiseWatch
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, digest_of
@@ -71,9 +70,13 @@ class Join(Struct, frozen=True):
     promise: Promise
     items: int | None
     earlier: tuple[str, ...] = ()
-    """Joins of the same call in tries that have failed, the latest first."""
+    """Joins where those of its items are that succeeded before, the latest first."""
     is_given_up: bool = False
     """An earlier run of the body has given it up: this one waits until it does so, too."""
+
+    @property
+    def id(self) -> str:
+        return self.promise.id
 
 
 class GivenItems:
@@ -140,60 +143,51 @@ class MapCall:
             raise UsageError(_TWICE.format(self._attempt.id, key.removeprefix("key.")))
 
     async def _begin(self, key: str, given: "GivenItems", *, is_there: bool = False) -> Join:
-        join_id, earlier, was_there = await self._find(key)
-        if is_there or was_there:
-            with self.withdrawing(join_id):
-                join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
+        place = await self._find(key, is_there=is_there)
+        if place.is_there:
+            with self.withdrawing(place):
+                join = await self._add(place, ItemPortion(0, (), is_last=False))
             if not join.promise.is_pending or join.items is not None:
                 is_given_up = not is_there and join.promise.value == values.given_up()
-                return Join(join.promise, join.items, earlier, is_given_up)
+                return Join(join.promise, join.items, place.earlier, is_given_up)
         else:
             self._attempt.check_fits(self._mapped)
-        found = await self._add_all(join_id, earlier, given)
-        return Join(found.promise, found.items, earlier)
+        found = await self._add_all(place, given)
+        return Join(found.promise, found.items, place.earlier)
 
-    async def _add_all(
-        self, join_id: str, earlier: tuple[str, ...], given: "GivenItems"
-    ) -> JoinData:
+    async def _add_all(self, place: JoinPlace, given: "GivenItems") -> JoinData:
         found = None
-        with self.withdrawing(join_id):
+        with self.withdrawing(place):
             try:
                 for portion in given.portions():
-                    found = await self._add(join_id, earlier, portion)
+                    found = await self._add(place, portion)
                     if not found.promise.is_pending or found.items is not None:
                         break
             except Exception:
                 if found is not None:
-                    self.withdraw(join_id)
+                    self.withdraw(place.id)
                 raise
         assert found is not None  # there is always a last portion
         return found
 
-    async def _find(self, key: str) -> tuple[str, tuple[str, ...], bool]:
-        """The id of the join, those that failed before it, and whether it exists."""
-        earlier: tuple[str, ...] = ()
-        for number in count(1):
-            join_id = join_id_of(self._attempt.id, key, number)
-            with self.withdrawing(join_id):
-                found = await self._attempt.read(join_id) if self._attempt.try_number > 1 else None
-            if found is None:
-                return join_id, earlier, False
-            if not self._attempt.replay.must_be_repeated(found):
-                return join_id, earlier, True
-            earlier = (join_id, *earlier)
-        raise AssertionError  # the loop never ends
+    async def _find(self, key: str, *, is_there: bool) -> JoinPlace:
+        search = JoinSearch(self._attempt, key, self._mapped)
+        with self.withdrawing(search):
+            return await search.find(may_be_there=is_there or self._attempt.try_number > 1)
 
     def _check_same(self, join: Promise) -> None:
-        found = Record("map", digest_of(mapped_by(join)))
-        now = Record("map", digest_of(self._mapped.name))
+        name = mapped_by(join)
+        if may_be_one_function(name, self._mapped.name):
+            return
+        found, now = (Record("map", digest_of(each)) for each in (name, self._mapped.name))
         is_earlier = self._attempt.try_number > 1
         self._attempt.replay.check(join.id, found, now, is_earlier=is_earlier)
 
-    async def _add(self, join_id: str, earlier: tuple[str, ...], portion: ItemPortion) -> JoinData:
+    async def _add(self, place: JoinPlace, portion: ItemPortion) -> JoinData:
         command = AddItems(
             id=self._attempt.id,
             version=self._attempt.version,
-            join_id=join_id,
+            join_id=place.id,
             task=self._mapped.name,
             items=portion.items,
             first=portion.first,
@@ -205,21 +199,22 @@ class MapCall:
             limit=self._limit,
             priority=self._mapped.priority,
             slots=self._mapped.slots,
-            earlier=earlier,
+            earlier=place.earlier,
+            keeps=place.keeps,
         )
         added = await self._attempt.add_items(command)
         self._check_same(added.promise)
         return added
 
     @contextmanager
-    def withdrawing(self, join_id: str) -> Generator[None]:
+    def withdrawing(self, place: JoinPlace | JoinSearch | Join) -> Generator[None]:
         """Whoever gives up inside gives the map up, even if nobody knows yet whether it is there:
         what has been asked for is done before what is asked for now.
         """
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
-            self.withdraw(join_id)
+            self.withdraw(place.id)
             raise
 
     def withdraw(self, join_id: str) -> None:
@@ -367,12 +362,6 @@ class EndedItems:
             self._more.set_result(None)
         elif self._error is not None:
             self._more.set_exception(self._error)
-
-
-def join_id_of(caller: str, key: str, number: int) -> str:
-    """A key may be any text; in an id, ':' and '/' have a meaning."""
-    again = "" if number == 1 else f"+{number}"
-    return f"{caller}:{MAP}{quote(key.removeprefix('map-'), safe='')}{again}"
 
 
 def checked_key(key: str | None) -> str | None:

@@ -1,24 +1,18 @@
 """Reads what the store knows about a task that has been begun before."""
 
 from collections.abc import Sequence
-from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from layby.client.interface import Client
 from layby.client.paging import pages
 from layby.client.patience import known
-from layby.core.birth import KEEPS
-from layby.core.commands import Tags
+from layby.core.birth import keeps
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRecords
 from layby.core.replies import Claim, RowPage
 from layby.errors import error_for
 from layby.worker.replay import CALLS, CHECKPOINTS, NEW, Recalled
-
-_KEEPS: Final = f'"{KEEPS}"'
-_tags = msgspec.json.Decoder(Tags).decode
 
 
 def has_nothing(claim: Claim) -> bool:
@@ -30,7 +24,7 @@ def has_nothing(claim: Claim) -> bool:
     task, resumed = claim.task, claim.resumed
     is_bare = task.try_number <= 1 or (resumed is not None and resumed.bare)
     is_first = task.version <= 1 or (task.is_ours and is_bare)
-    return is_first and _KEEPS not in claim.promise.tags
+    return is_first and keeps(claim.promise) is None
 
 
 async def recall(client: Client, claim: Claim) -> tuple[Claim, Recalled]:
@@ -48,7 +42,7 @@ async def _with_earlier(client: Client, task: Promise, records: Sequence[Promise
     kept: dict[str, Promise] = {}
     earlier: list[str] = []
     above: Promise | None = task
-    while above is not None and (source := _kept_from(above)) is not None:
+    while above is not None and (source := keeps(above)) is not None:
         rows = await _read(client, source)
         for promise, _ in rows:
             if promise.id.startswith(f"{source}.{CHECKPOINTS}."):
@@ -57,10 +51,6 @@ async def _with_earlier(client: Client, task: Promise, records: Sequence[Promise
         earlier.append(source)
         above = rows[0][0] if rows else None
     return Recalled(records, tuple(kept.values()), tuple(earlier), task.created_at)
-
-
-def _kept_from(task: Promise) -> str | None:
-    return _tags(task.tags).get(KEEPS) if _KEEPS in task.tags else None
 
 
 async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None]]:

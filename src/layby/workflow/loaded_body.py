@@ -15,7 +15,7 @@ from layby.wire import json_values
 from layby.wire.trigger_events import payload_of
 from layby.workflow.context import Context
 from layby.workflow.history import ClaimHistory
-from layby.workflow.mapped_tasks import mapped_as_stored
+from layby.workflow.mapped_tasks import is_same_context, mapped_as_stored
 from layby.workflow.task import TaskDefinition, is_async
 
 
@@ -111,6 +111,9 @@ class LoadedBody:
         if self.code is None:
             raise UsageError(f"map: '{self._definition.id}' serves a call; only tasks of runs map")
         return mapped_as_stored(task, self._context, self.run_priority, is_pinned=self.is_pinned)
+
+    def is_same_input(self, join_param: str, other: str) -> bool:
+        return is_same_context(join_param, other)
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         return self._definition.callback(self._context, error)

@@ -14,6 +14,7 @@ from layby.program import Mapped, may_be_one_file
 from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.limiting import fixed_limits, limits_of
+from layby.workflow.plan import is_other
 from layby.workflow.task import TaskDefinition, takes_item
 from layby.workflow.workflow import AnyTask
 
@@ -105,3 +106,9 @@ def read_join_param(text: str) -> JoinParam:
         return msgspec.json.decode(json_values.bytes_of(text), type=JoinParam)
     except (msgspec.MsgspecError, ValueError) as error:
         raise WireError(f"this promise was not written by layby.map.add: {error}") from None
+
+
+def is_same_context(join_param: str, other: str) -> bool:
+    """Whether the context was the same when these two joins were made; keys have no order."""
+    one, two = (read_join_param(each).context for each in (join_param, other))
+    return one.keys() == two.keys() and not any(is_other(one[key], two[key]) for key in one)

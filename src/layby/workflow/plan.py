@@ -289,11 +289,11 @@ def differing_keys(one: str, other: str) -> list[str]:
     return sorted(
         key
         for key in mine.keys() | theirs.keys()
-        if key not in mine or key not in theirs or _is_other(mine[key], theirs[key])
+        if key not in mine or key not in theirs or is_other(mine[key], theirs[key])
     )
 
 
-def _is_other(one: Raw, other: Raw) -> bool:
+def is_other(one: Raw, other: Raw) -> bool:
     first, second = bytes(one), bytes(other)
     return first != second and _in_order(first) != _in_order(second)
 
