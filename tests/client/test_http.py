@@ -1,6 +1,8 @@
 """The client of a server, and a network that loses, cuts and repeats."""
 
 import asyncio
+import math
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,8 +15,9 @@ from layby.client.transport import Unreachable
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import NEVER
-from layby.errors import EngineStopped, LaybyError, StoreUnavailable, UsageError
+from layby.errors import EngineStopped, LaybyError, StoreBusy, StoreUnavailable, UsageError
 from tests.helpers import requests as r
+from tests.helpers.seeds import seeds
 from tests.helpers.troubled_server import Stage, Trouble, play, served, soon, staged
 
 Scene = Callable[[Stage], Awaitable[None]]
@@ -358,17 +361,95 @@ def test_what_was_answered_counts_though_its_neighbour_was_not_served():
     on_stage(scene, patience=0)
 
 
-def refuse_to_serve(stage: Stage, promise_id: str) -> None:
-    """The store fails whenever it meets this promise."""
+def refuse_to_serve(
+    stage: Stage, promise_id: str, state: str = "", times: float = math.inf
+) -> None:
+    """The store fails so often when it is to write this promise, in this state."""
     store: Any = stage.server.engine._store
     inner = store.save
+    left = times
 
     def save(changes: Any, *args: Any, **kwargs: Any) -> Any:
-        if promise_id in changes.promises:
+        nonlocal left
+        promise = changes.promises.get(promise_id)
+        if promise is not None and state in ("", promise.state) and left > 0:
+            left -= 1
             raise StoreUnavailable("the disk is full")
         return inner(changes, *args, **kwargs)
 
     store.save = save
+
+
+@pytest.mark.parametrize("count", [2, 200])
+def test_what_could_not_be_served_is_served_before_what_was_sent_after_it(count: int):
+    """Of two that settle the same promise the first one wins, though it had to be sent again."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.ok(r.promise("x"))
+        refuse_to_serve(stage, "x", "resolved", times=2)  # with its neighbours, and then alone
+        others = [r.promise(f"y{n}") for n in range(count - 2)]
+        requests = [r.settle("x"), r.settle("x", "rejected"), *others]
+        replies = await asyncio.gather(*map(stage.client.send, requests))
+        assert {reply.status for reply in replies} == {200}
+        assert (await stage.promise("x")).state == "resolved"
+        settled: list[Any] = [reply.data for reply in replies[:2]]
+        assert [data.promise.state for data in settled] == ["resolved", "resolved"]
+        assert stage.kinds()[:2] == ["promise.settle"] * 2
+
+    on_stage(scene)
+
+
+@pytest.mark.parametrize("seed", seeds(1, slow=20))
+def test_nothing_is_overtaken_whatever_fails_on_the_way(seed: int):
+    """Neither by what the store refuses for a moment, nor by what the network does to it."""
+    chance = random.Random(seed)
+
+    async def ordered(stage: Stage, promise_id: str) -> None:
+        value = c.Value(data="v" * chance.choice([0, 10, 3_000, 60_000]))
+        settle = c.SettlePromise(id=promise_id, state="resolved", value=value)
+        asked = [r.promise(promise_id), settle, r.settle(promise_id, "rejected")]
+        asked.append(c.GetPromise(id=promise_id))
+        replies = await asyncio.gather(*map(stage.client.send, asked))
+        assert [reply.status for reply in replies] == [200] * len(asked)
+        told: list[Any] = [reply.data for reply in replies[1:]]
+        assert [data.promise.state for data in told] == ["resolved"] * 3
+
+    async def scene(stage: Stage) -> None:
+        store: Any = stage.server.engine._store
+        save = store.save
+
+        def failing(*args: Any, **options: Any) -> Any:
+            if chance.random() < 0.15:
+                raise chance.choice([StoreUnavailable, StoreBusy])("not now")
+            return save(*args, **options)
+
+        store.save = failing
+        troubles: list[Trouble] = ["pass", "twice", *EARLY, *LATE]
+        stage.meddler.trouble("promise.settle", *chance.choices(troubles, k=6))
+        asked = list[asyncio.Task[None]]()
+        for number in range(100):
+            asked.append(asyncio.ensure_future(ordered(stage, f"x{number}")))
+            if chance.random() < 0.05:
+                await asyncio.sleep(chance.uniform(0, 0.02))
+        await asyncio.gather(*asked)
+
+    on_stage(scene, patience=60)
+
+
+def test_what_cannot_be_served_does_not_fail_what_was_sent_after_it():
+    """When patience with one is at its end, it is the turn of the next: each has its own answer."""
+
+    async def scene(stage: Stage) -> None:
+        refuse_to_serve(stage, "bad")
+        refuse_to_serve(stage, "worse")
+        ids = ["x", "bad", "y", "worse", "z"]
+        results = await asyncio.gather(
+            *(stage.client.send(r.promise(each)) for each in ids), return_exceptions=True
+        )
+        told = [getattr(each, "status", type(each)) for each in results]
+        assert told == [200, StoreUnavailable, 200, StoreUnavailable, 200]
+
+    on_stage(scene, patience=0.1)
 
 
 def test_a_token_that_does_not_fit_is_a_refusal():

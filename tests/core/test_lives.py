@@ -4,7 +4,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.model import NEVER, life_id, life_root_of, root_of
+from layby.core.model import NEVER
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
 
@@ -20,24 +20,6 @@ def failed(world: World, timeout: int = NEVER) -> None:
     world.ok(r.settle("run/a:a"))
     world.ok(r.settle("run/a:b", "rejected"))
     world.ok(r.settle("run/a", "rejected"))
-
-
-def test_ids_of_lives():
-    """They lie below the run's own, and no task's name can be mistaken for one."""
-    assert (life_id("run/a", 1), life_id("run/a", 2)) == ("run/a", "run/a:life/2")
-    roots = {
-        "run/a": "run/a",
-        "run/a:ship": "run/a",
-        "run/a:ship.c.key": "run/a",
-        "run/a:life": "run/a",
-        "run/a:life/2": "run/a:life/2",
-        "run/a:life/2:ship": "run/a:life/2",
-        "run/a:life/12:ship.c.key:1": "run/a:life/12",
-        "call.1": "call",
-        "a:b:c": "a",
-    }
-    assert {each: life_root_of(each) for each in roots} == roots
-    assert {root_of(each) for each in roots if each.startswith("run/a")} == {"run/a"}
 
 
 def test_a_life_has_a_root_and_what_runs_again(world: World) -> None:

@@ -19,7 +19,7 @@ from layby.engine.engine import Engine
 from layby.engine.items import NOT_BEGUN, Allowance, Answer, Item
 from layby.engine.observer import Commit
 from layby.engine.portions import Portion, Scales
-from layby.errors import StoreBusy, StoreError
+from layby.errors import StoreBusy, StoreError, StoreUnavailable
 from layby.store.api import Store, StoreConflict
 from layby.store.memory import MemoryStore
 from layby.store.page_bounds import LIGHT
@@ -160,6 +160,38 @@ def test_what_is_put_off_is_answered_and_not_done(store):
     assert told["promise.create"] is NOT_BEGUN
     assert getattr(told["promise.get"], "status", None) == 200
     assert engine.call(GetPromise(id="new")).status == 404
+
+
+def test_what_comes_after_one_that_cannot_be_served_is_not_done_but_for_others(store, monkeypatch):
+    """Its sender asks again, in order; nobody else is concerned."""
+    engine = Engine(store, ManualClock())
+    engine.start_inline()
+    save = store.save
+
+    def failing(changes, *args, **options):
+        if "bad" in changes.promises:
+            raise StoreUnavailable("the disk is full")
+        return save(changes, *args, **options)
+
+    monkeypatch.setattr(store, "save", failing)
+    told: dict[str, Answer] = {}
+
+    def receive(answers):
+        told.update((item.request.id, answer) for item, answer in answers)
+
+    one, other = Allowance(500), Allowance(500)
+    asked = {"before": one, "bad": one, "theirs": other, "after": one, "ours": None}
+    engine.submit(
+        [
+            Item(CreatePromise(id=each, timeout_at=NEVER), receive, allowance=allowance)
+            for each, allowance in asked.items()
+        ]
+    )
+    engine.pump()
+    assert told["after"] is NOT_BEGUN
+    assert isinstance(told["bad"], StoreUnavailable)
+    is_done = {each: engine.call(GetPromise(id=each)).is_ok for each in asked}
+    assert is_done == {"before": True, "bad": False, "theirs": True, "after": False, "ours": True}
 
 
 @pytest.mark.parametrize("failure", [StoreBusy("locked"), StoreConflict("a row stayed locked")])

@@ -14,7 +14,7 @@ import pytest
 from layby.core import commands as c
 from layby.core.model import FAR, Message
 from layby.core.ticks import Tick
-from layby.engine.items import Item
+from layby.engine.items import NOT_BEGUN, Allowance, Item
 from layby.engine.observer import Commit
 from layby.errors import StoreBusy, StoreUnavailable
 from tests.helpers import requests as r
@@ -443,6 +443,36 @@ def test_what_stays_locked_is_refused_in_the_end() -> None:
             somebody.execute("SELECT FROM layby.promises WHERE id = 'p' FOR UPDATE")
             with pytest.raises(StoreBusy, match="keeps a row of this locked"):
                 engine.call(r.settle("p"))
+
+
+def test_what_comes_after_what_stays_locked_is_not_begun() -> None:
+    """Of the same batch: its sender asks for both again, in order."""
+    with sharing(engines=1) as shared:
+        (engine,) = shared.engines
+        assert engine.call(r.promise("p")).is_ok
+        answered: list[tuple[str, Any]] = []
+        all_are = threading.Event()
+
+        def told(answers) -> None:
+            answered.extend((item.request.id, answer) for item, answer in answers)
+            if len(answered) == 4:
+                all_are.set()
+
+        with psycopg.connect(shared.url) as somebody:
+            somebody.execute("SELECT FROM layby.promises WHERE id = 'p' FOR UPDATE")
+            one, later = Allowance(500), Allowance(500)
+            asked = {"p": (r.settle("p"), one), "q": (r.promise("q"), one)}
+            asked |= {"s": (r.promise("s"), one), "t": (r.promise("t"), later)}
+            engine.submit(
+                [Item(each, told, caller="one", allowance=room) for each, room in asked.values()]
+            )
+            assert all_are.wait(PATIENCE_S)
+        assert [each for each, _ in answered] == ["p", "q", "s", "t"]
+        (_, first), *behind, (_, last) = answered
+        assert isinstance(first, StoreBusy)
+        assert [answer for _, answer in behind] == [NOT_BEGUN] * 2
+        assert last.status == 200
+        assert "q" not in shared.check().promises
 
 
 def test_what_a_caller_asks_later_stays_behind_what_is_held_up() -> None:

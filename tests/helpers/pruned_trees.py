@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 
-from layby.core.model import Promise, ancestors_of, root_of
+from layby.core.ids import ancestors_of, root_of
+from layby.core.model import Promise
 from layby.core.state import State
 
 

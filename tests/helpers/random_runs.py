@@ -18,7 +18,8 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.address import inbox_of, target_of
 from layby.core.children import Caller
-from layby.core.model import NEVER, life_id
+from layby.core.ids import life_id
+from layby.core.model import NEVER
 from layby.core.replies import PruneData
 from layby.core.resumption import TRIGGER_GROUP
 from layby.core.settings import Settings

@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from layby.core.replies import Empty, Reply, ok
+from layby.core.replies import Empty, Reply, ok, refuse
 from layby.engine.items import NOT_BEGUN, Allowance
-from layby.server.batch_answers import ASK_ALONE, FIRST_SLICE, READ_BYTES, BatchAnswers, Serving
+from layby.server.batch_answers import (
+    ASK_ALONE,
+    BEHIND,
+    FIRST_SLICE,
+    READ_BYTES,
+    BatchAnswers,
+    Serving,
+)
 from layby.server.slice_sizes import SLICE
 from layby.wire.decode import Request
 from layby.wire.encode import encode
@@ -30,6 +37,7 @@ class Served:
         self.is_gone = False
         self.slice_size = SLICE
         self.turns = 0
+        self.replies: dict[str, Reply] = {}
         self._fitting = fitting
         self._allowance: Allowance | None = None
 
@@ -47,9 +55,11 @@ class Served:
             self._allowance = allowance
             self.slices.append([])
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        if len(self.slices[-1]) < self._fitting:
+        if len(self.slices[-1]) < self._fitting and not allowance.has_failed:
             self.slices[-1].append(_id(request))
-            answer.set_result(ok(Empty()))
+            reply = self.replies.get(_id(request), ok(Empty()))
+            allowance.has_failed = reply.status == 503
+            answer.set_result(reply)
         else:
             answer.set_result(NOT_BEGUN)
         return answer
@@ -163,6 +173,18 @@ def test_the_bound_is_of_one_batch() -> None:
     asked = [read("a", READ_BYTES + 1), read("b")]
     assert statuses(play(lambda: all_of(served.batch(asked)))) == [200, 429]
     assert statuses(play(lambda: all_of(served.batch(asked[1:])))) == [200]
+
+
+def test_what_comes_after_a_request_that_cannot_be_served_is_not_begun() -> None:
+    """It may be meant to happen after that one. What is refused stops nobody."""
+    served = Served()
+    served.replies = {"no 0": refuse(403, "not this"), "bad 0": refuse(503, "full")}
+    before = [write(str(n)) for n in range(2 * SLICE)]
+    asked = [*before, write("no"), write("bad"), *(write(f"after{n}") for n in range(SLICE))]
+    parts = play(lambda: all_of(served.batch(asked)))
+    assert statuses(parts) == [200] * len(before) + [403, 503] + [429] * SLICE
+    assert served.done == [*(f"{n} 0" for n in range(2 * SLICE)), "no 0", "bad 0"]
+    assert "in this order" in str(BEHIND.data)
 
 
 @given(

@@ -9,6 +9,8 @@ import pytest
 
 from layby import RetryPolicy, RunCancelled, RunFailed, Runner, TaskTimeout, task
 from layby.core.commands import Command, FailTask, FinishTask, HaltTask
+from layby.core.replies import Reply
+from layby.errors import StoreUnavailable
 from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.callbacks import Callbacks
@@ -451,3 +453,39 @@ async def test_they_cost_no_command(monkeypatch: pytest.MonkeyPatch):
             costs.append(sorted(counting.kinds))
     assert costs[0] == costs[1]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("kind", [FinishTask, FailTask])
+@virtual_test
+async def test_a_report_that_was_stored_though_nobody_could_tell_is_followed_by_its_callback(
+    monkeypatch, kind
+):
+    """The store broke off in the commit; its second copy is refused, and that was our own doing."""
+    told, doubts, send = Told(), [], LocalClient.ask
+
+    async def doubtful(client: LocalClient, request: Any) -> Reply:
+        await send(client, request)
+        raise StoreUnavailable("whether it is committed is not known")
+
+    def ask(self: LocalClient, request: Any, *args: Any) -> "asyncio.Future[Reply]":
+        if not isinstance(request, kind) or doubts:
+            return send(self, request, *args)
+        doubts.append(request)
+        return asyncio.ensure_future(doubtful(self, request))
+
+    monkeypatch.setattr(LocalClient, "ask", ask)
+
+    @task(on_success=told.well, on_failure=told.badly)
+    async def ends(context):
+        if kind is FailTask:
+            raise OSError("no")
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(ends))
+        await asyncio.wait([asyncio.ensure_future(run.result())])
+        await asyncio.sleep(10)
+        assert runner.worker.holds == {}
+    assert len(doubts) == 1
+    assert [each[:-1] for each in told] == [
+        ("ends",) if kind is FinishTask else ("ends", "OSError: no")
+    ]

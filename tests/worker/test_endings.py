@@ -11,13 +11,22 @@ import pytest
 from msgspec.structs import replace
 
 from layby import RunCancelled, RunFailed, Runner, task
-from layby.core.commands import ContinueTask, FailTask, HaltTask, LeaveWorker, ReleaseTask
-from layby.core.replies import Reply, TakeData
+from layby.core.commands import (
+    ContinueTask,
+    FailTask,
+    FinishTask,
+    HaltTask,
+    LeaveWorker,
+    LimitTask,
+    ReleaseTask,
+)
+from layby.core.replies import Claim, Reply, TakeData
 from layby.errors import StoreUnavailable
 from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.attempt import Attempt
 from layby.worker.credit import Ask
+from layby.worker.task_loading import TaskLoader
 from layby.worker.worker import Worker
 from tests.helpers.process_bodies import endless
 from tests.helpers.troubled_server import served
@@ -596,3 +605,109 @@ async def test_a_halted_body_that_outlasts_its_timeout_says_when_it_has_ended():
         assert (bodies, ends) == ([1], [])
         await run.result(timeout=60)
     assert (bodies, ends) == ([1, 2], [1, 2])
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not told"])
+@virtual_test
+async def test_what_was_halted_while_it_was_handed_back_unbegun_was_no_try(monkeypatch, is_told):
+    """Its report comes too late, and whether a body has begun is said by somebody else."""
+    bodies: list[int] = []
+    slow = [True]
+
+    @task(id="body", limit=lambda _: "api")
+    async def body(context, handle):
+        bodies.append(handle.try_number)
+
+    send = LocalClient.ask
+
+    async def later(client: LocalClient, request: Any) -> Reply:
+        await asyncio.sleep(5)
+        return await send(client, request)
+
+    def ask(self: LocalClient, request: Any, *args: Any) -> "asyncio.Future[Reply]":
+        is_late = isinstance(request, LimitTask) and slow.pop()
+        return asyncio.ensure_future(later(self, request)) if is_late else send(self, request)
+
+    monkeypatch.setattr(LocalClient, "ask", ask)
+    if not is_told:
+        monkeypatch.setattr(Worker, "lost", lambda *_: None)
+    async with Runner("memory:") as runner:
+        await runner.limit("api", concurrency=1)
+        run = await runner.start(flow_of(body), run_id="a")
+        await asyncio.sleep(1)
+        await runner.client.send(HaltTask(id="run/a:body"))
+        await asyncio.sleep(10)
+        assert runner.worker.holds == {}
+        slow.append(False)
+        await runner.client.send(ContinueTask(id="run/a:body"))
+        await run.result(timeout=60)
+    assert bodies == [1]
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not told"])
+@virtual_test
+async def test_what_was_halted_while_it_was_settled_without_a_body_was_no_try(monkeypatch, is_told):
+    """It was to be skipped, but then somebody halted it, and the rule says something else now."""
+    bodies: list[int] = []
+    is_skipped = True
+
+    @task(id="body", rule=lambda *_: not is_skipped)
+    async def body(context, handle):
+        bodies.append(handle.try_number)
+
+    send = LocalClient.ask
+
+    async def later(client: LocalClient, request: Any) -> Reply:
+        await asyncio.sleep(5)
+        return await send(client, request)
+
+    def ask(self: LocalClient, request: Any, *args: Any) -> "asyncio.Future[Reply]":
+        is_late = isinstance(request, FinishTask) and is_skipped
+        return asyncio.ensure_future(later(self, request)) if is_late else send(self, request)
+
+    monkeypatch.setattr(LocalClient, "ask", ask)
+    if not is_told:
+        monkeypatch.setattr(Worker, "lost", lambda *_: None)
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="a")
+        await asyncio.sleep(1)
+        await runner.client.send(HaltTask(id="run/a:body"))
+        await asyncio.sleep(10)
+        assert runner.worker.holds == {}
+        is_skipped = False
+        await runner.client.send(ContinueTask(id="run/a:body"))
+        await run.result(timeout=60)
+    assert bodies == [1]
+
+
+@virtual_test
+async def test_a_worker_does_not_wait_for_a_root_that_it_loads_when_it_stops(monkeypatch, tmp_path):
+    """It goes back like any task that has not begun, and whoever takes it next settles it."""
+    address, load_now, load = f"sqlite:{tmp_path / 'a.db'}", TaskLoader.load_now, TaskLoader.load
+    loading = asyncio.Event()
+
+    @task(id="body")
+    async def body(context): ...
+
+    async def slowly(self: TaskLoader, claim: Claim) -> Any:
+        loading.set()
+        await asyncio.sleep(60)
+        return await load(self, claim)
+
+    def later(self: TaskLoader, claim: Claim) -> Any:
+        return None if claim.task.is_root else load_now(self, claim)
+
+    flow = flow_of(body)
+    async with Runner(address) as runner:
+        monkeypatch.setattr(runner._program, "conclude", lambda *_: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(TaskLoader, "load_now", later)
+            patch.setattr(TaskLoader, "load", slowly)
+            await runner.start(flow, run_id="a")
+            await loading.wait()
+            before = runner.now()
+            await runner.close()
+            assert runner.now() - before < 1_000
+    async with Runner(address) as runner:
+        runner.register(flow)
+        await (await runner.get("a")).result(timeout=60)

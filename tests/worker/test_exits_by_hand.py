@@ -23,7 +23,9 @@ from layby.core.model import NEVER
 from layby.testing import current_clock, virtual_test
 from layby.wire.records import PromiseRecord
 from layby.worker.attempt import Attempt
+from layby.worker.wait_deadlines import WaitDeadlines
 from layby.worker.worker import Worker
+from tests.helpers.late_answers import LateAnswers
 from tests.helpers.workers import crashing, flow_of, look, promises, settled_down
 
 began: list[str] = []
@@ -402,6 +404,39 @@ async def test_while_it_is_halted_its_wait_is_prolonged_by_name(wait):
         await asyncio.sleep(100)
         await runner.continue_("r", "timed")
         assert (await run.result())["gave_up_at"] == 605
+
+
+@pytest.mark.parametrize("wait", KEPT_WITH_THE_TASK)
+@virtual_test
+async def test_a_deadline_that_moves_while_the_task_is_under_way_to_its_worker_counts(wait):
+    """The word overtakes the answer that brings the task, and that says where it was before."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(gives_up(wait), run_id="r")
+        await asyncio.sleep(5)
+        told = (await look(run, "timed")).waiting_on
+        assert told is not None
+        await runner.halt("r", "timed")
+        await asyncio.sleep(1)
+        late = LateAnswers(runner.worker)
+        runner.worker.replace_standing_take()
+        await asyncio.sleep(1)
+        await runner.continue_("r", "timed")
+        await late.come()
+        await runner.extend("r", "timed", 10, wait=told.record_id or "")
+        await asyncio.sleep(2)
+        late.may_go.set()
+        assert (await run.result())["gave_up_at"] == 17
+
+
+def test_an_older_answer_does_not_take_back_what_was_heard() -> None:
+    """Answers and words come by different ways: only what was never heard of is learned so."""
+    deadlines = WaitDeadlines({"a": 60, "b": 60}, lambda: None)
+    assert deadlines.moved_unheard({"a": 10, "b": 60, "c": 5}) == [("a", 10)]
+    deadlines.heard("a")
+    assert deadlines.move("a", 5)
+    assert deadlines.moved_unheard({"a": 60, "b": 20}) == [("b", 20)]
+    deadlines.end("b")
+    assert deadlines.moved_unheard({"a": 10, "b": 20}) == []
 
 
 @virtual_test

@@ -86,6 +86,35 @@ def test_a_loop_that_ends_under_the_runner_fails_no_task(tmp_path: Path, caplog)
     assert begun == [1, 2]
 
 
+@virtual_test
+async def test_the_end_of_the_loop_is_told_once_and_by_nobody_who_asks(caplog):
+    """Asking whether it ends changes nothing: it is told when it happens, and nothing begins."""
+    bodies: list[str] = []
+
+    @task
+    async def works(context, handle):
+        bodies.append(handle.task_execution_id)
+        await asyncio.sleep(60)
+
+    async with Runner("memory:", slots=1) as runner:
+        await runner.start(flow_of(works), run_id="a")
+        await asyncio.sleep(1)
+        worker = runner.worker
+        assert worker._loop_sentinel is not None
+        worker._loop_sentinel.cancel()
+        assert worker.is_over
+        assert worker.is_over
+        assert caplog.messages == []
+        await asyncio.sleep(1)
+        assert [each.split(":")[0] for each in caplog.messages] == [
+            "the event loop ended while the Runner was open"
+        ]
+        await runner.start(flow_of(works), run_id="b")
+        await asyncio.sleep(120)
+        assert len(bodies) == 1
+        worker.has_left = True  # its engine waits for nobody
+
+
 @pytest.mark.parametrize("first", ["sleep", "settled", "condition"])
 @virtual_test
 async def test_a_call_that_returns_at_once_makes_a_strand_too(first):

@@ -1,7 +1,6 @@
 """Which requests that may bring tasks are not answered yet, and what late answers bring."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from layby.testing import virtual_test
 from layby.worker.open_takes import OpenTakes
 from layby.worker.worker import Worker
 from layby.workflow import plan
+from tests.helpers.late_answers import LateAnswers
 
 
 class Request:
@@ -97,28 +97,6 @@ def test_what_a_lost_lease_covered_is_not_brought():
     assert brought(takes.end(after, answer)) == [("a", 1)]
 
 
-class LateAnswers:
-    """A client for a worker. The next answer that brings a task is kept back."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._client = worker.client
-        self._has_come, self.may_go = asyncio.Event(), asyncio.Event()
-        worker.client = self  # type: ignore[assignment]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    async def send(self, request: Any) -> Reply:
-        reply = await self._client.send(request)
-        if isinstance(reply.data, TakeData) and reply.data.claims and not self._has_come.is_set():
-            self._has_come.set()
-            await self.may_go.wait()
-        return reply
-
-    async def come(self) -> None:
-        await self._has_come.wait()
-
-
 async def given_late(runner: Runner, flow: Workflow) -> LateAnswers:
     """The only task of the run `a` is given to the worker, and that does not know it yet."""
     late = LateAnswers(runner.worker)
@@ -181,6 +159,21 @@ async def test_a_late_answer_does_not_replace_a_later_claim_whose_loss_was_never
 
 
 @virtual_test
+async def test_a_claim_that_is_halted_before_its_answer_came_is_no_try():
+    """No body of it has begun, so the first one that does has the number 1."""
+    bodies: list[int] = []
+    async with Runner("memory:") as runner:
+        late = await given_late(runner, counting(bodies))
+        await runner.client.send(c.HaltTask(id="run/a:body"))
+        await asyncio.sleep(1)
+        late.may_go.set()
+        await asyncio.sleep(1)
+        await runner.client.send(c.ContinueTask(id="run/a:body"))
+        await (await runner.get("a")).result()
+    assert bodies == [1]
+
+
+@virtual_test
 async def test_a_word_about_an_earlier_life_does_not_hold_up_a_new_run():
     """It was told twice, or late: since then the run was deleted, and started again."""
     bodies: list[int] = []
@@ -193,3 +186,17 @@ async def test_a_word_about_an_earlier_life_does_not_hold_up_a_new_run():
         await runner.worker.client.send(plan.plan(flow, "a", {}, "default", NEVER))
         await asyncio.sleep(1)
     assert len(bodies) == 1
+
+
+@virtual_test
+async def test_a_claim_whose_answer_comes_while_the_worker_stops_is_no_try(tmp_path):
+    """It goes back as it came before the worker leaves: afterwards nobody could tell."""
+    address, bodies = f"sqlite:{tmp_path / 'a.db'}", list[int]()
+    flow = counting(bodies)
+    async with Runner(address) as runner:
+        late = await given_late(runner, flow)
+        asyncio.get_running_loop().call_later(1, late.may_go.set)
+    async with Runner(address) as runner:
+        runner.register(flow)
+        await (await runner.get("a")).result()
+    assert bodies == [1]

@@ -7,6 +7,7 @@ import pytest
 
 from layby.core.commands import Released, ReleaseTasks
 from layby.core.replies import OK
+from layby.errors import StoreUnavailable
 from layby.testing import virtual_test
 from layby.worker.releases import Releases
 
@@ -19,11 +20,16 @@ class Host:
     def __init__(self) -> None:
         self.client: Any = self
         self.is_over = False
+        self.failures = 0
+        """How often the store does not answer what hands back the first claim."""
         self.sent: list[ReleaseTasks] = []
         self.spawned: list[asyncio.Task[Any]] = []
         self.gone: list[str] = []
 
     async def send(self, command: ReleaseTasks) -> Any:
+        if self.failures and command.tasks[0].version == 1:
+            self.failures -= 1
+            raise StoreUnavailable("away")
         self.sent.append(command)
         return OK
 
@@ -47,6 +53,24 @@ async def test_those_of_one_turn_are_handed_back_together():
     await asyncio.sleep(1)
     assert [[each.id for each in command.tasks] for command in host.sent] == [["a", "b", "c"]]
     assert host.gone == ["a", "b", "c"]
+
+
+@virtual_test
+async def test_the_first_word_about_a_claim_counts():
+    """However long the store does not hear it: a later one does not overtake it."""
+    host = Host()
+    host.failures = 3
+    releases = Releases(host, "p")
+    releases.add(Released("a", 1, begun=False))
+    await asyncio.sleep(0.05)
+    releases.add(Released("a", 1))
+    releases.add(Released("a", 2))
+    await asyncio.sleep(10)
+    heard = [each for command in host.sent for each in command.tasks]
+    assert heard == [Released("a", 2), Released("a", 1, begun=False)]
+    releases.add(Released("a", 1))
+    await asyncio.sleep(1)
+    assert len(host.sent) == 3
 
 
 @pytest.mark.parametrize("ends_first", [True, False])

@@ -25,7 +25,8 @@ from layby.core.commands import (
     ResolvePromise,
     Value,
 )
-from layby.core.model import Promise, root_of
+from layby.core.ids import root_of
+from layby.core.model import Promise
 from layby.core.questions import BY, REASON
 from layby.core.replies import Reply, SettlementData
 from layby.errors import Conflict, NotFound

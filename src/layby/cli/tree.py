@@ -18,8 +18,9 @@ from layby.cli.printable import printable
 from layby.client.interface import Client
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
+from layby.core.ids import LIFE
 from layby.core.joins import is_below_join
-from layby.core.model import LIFE, Millis, Promise, Task
+from layby.core.model import Millis, Promise, Task
 from layby.core.queries import CountItems, SearchPromises
 from layby.core.replies import Explanation, ItemCounts
 from layby.wire import json_values

@@ -14,8 +14,9 @@ from layby.cli.steering import by_whom, why
 from layby.client.interface import Client
 from layby.client.request_ids import new_request_id
 from layby.core.commands import ExtendWait, WakeTask
+from layby.core.ids import ancestors_of, root_of
 from layby.core.meant_waits import FindWait
-from layby.core.model import Millis, ancestors_of, root_of
+from layby.core.model import Millis
 from layby.core.queries import ListWaiting
 from layby.core.replies import ExitData, Explanation, WaitData
 from layby.core.waits import WaitingOn, read_waiting_on, shown_state

@@ -4,8 +4,10 @@ Commands of one process apply in the order in which they were sent: they are que
 batch at a time; requests made while a batch is under way go with the next one. Requests that wait
 on the server, and reads that may take long, get a connection each.
 
-A request without an answer is sent again. If it is then refused and an earlier copy may have
-arrived, `lost_replies` reads the store to find out whether that copy succeeded.
+A request without an answer is sent again, and before it nothing that follows it. The server stops
+a batch at a request that it cannot serve now; only a read may be answered later than its place, and
+show what was sent after it. If a request is then refused and an earlier copy may have arrived,
+`lost_replies` reads the store to find out whether that copy succeeded.
 """
 
 import asyncio
@@ -44,8 +46,11 @@ BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
 CLOSING_S: Final = 1.0
 """How long `close` lets the queue be sent."""
-NO_ROOM: Final = 429
-"""The status of a read for which the answer to its batch had no room: nothing has happened."""
+UNAVAILABLE: Final = 503
+NOT_BEGUN: Final = 429
+"""The status of a request of a batch to which nothing has happened: the answer had no room for what
+it reads, or one before it could not be served.
+"""
 DAY_MS: Final = 86_400_000
 NOT_UNICODE: Final = refuse(400, "Invalid request: a text in it is not valid Unicode")
 
@@ -53,7 +58,7 @@ NOT_UNICODE: Final = refuse(400, "Invalid request: a text in it is not valid Uni
 class PendingRequest:
     """A request that is queued or under way."""
 
-    __slots__ = ("answer", "body", "may_have_arrived", "request")
+    __slots__ = ("answer", "body", "is_behind", "may_have_arrived", "request")
 
     def __init__(self, request: Command | Query, token: str | None) -> None:
         self.request = request
@@ -61,6 +66,8 @@ class PendingRequest:
         self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.may_have_arrived = False
         """An earlier copy may have arrived."""
+        self.is_behind = False
+        """It was not begun when it was sent last, because of one before it."""
 
     @property
     def reply(self) -> Reply | None:
@@ -202,22 +209,29 @@ class HttpClient:
         return await pending.answer
 
     async def _deliver(self, batch: Sequence[PendingRequest]) -> None:
-        """Send until each has its answer; those that could not be served again, in order."""
+        """Send until each has its answer; those that have none again, in order.
+
+        When patience is at its end those behind the one that cannot be served have their turn.
+        """
         now = asyncio.get_running_loop().time
         unanswered, pauses, silent_since = batch, _pauses(self._retry_for()), now()
-        while True:
+        while unanswered:
             began = now()
             with self._watched(batch[0].request, began - silent_since):
                 unanswered, failure = await self._try(unanswered)
-            if not unanswered:
+            if failure is None:
                 return
             if _server_wait_ms(batch[0].request) and now() > began + 1:
                 pauses = _pauses(self._patience)  # the server was up, and let the request wait
                 silent_since = now()
             pause = next(pauses, None)
-            if pause is None or self._closed.is_set():
-                _fail_all(unanswered, _stopped() if self._closed.is_set() else failure)
+            if self._closed.is_set():
+                _fail_all(unanswered, _stopped())
                 return
+            if pause is None:
+                _fail_all((each for each in unanswered if not each.is_behind), failure)
+                unanswered = [each for each in unanswered if each.is_behind]
+                continue
             if self._first.is_heard:
                 self._outage.lasts(failure, now() - silent_since)
             await self._pause(self._first.bounded(pause))
@@ -242,10 +256,8 @@ class HttpClient:
 
     async def _try(
         self, batch: Sequence[PendingRequest]
-    ) -> tuple[Sequence[PendingRequest], LaybyError]:
+    ) -> tuple[Sequence[PendingRequest], LaybyError | None]:
         """Returns the requests that have no answer yet, and why."""
-        busy: list[PendingRequest] = []
-        why = ""
         while batch:
             try:
                 replies = await self._exchange(batch)
@@ -253,36 +265,39 @@ class HttpClient:
                 self._first.failed(failure.why)
                 for pending in batch:
                     pending.may_have_arrived |= failure.may_have_arrived
-                return [*busy, *batch], failure
+                    pending.is_behind = False
+                return batch, failure
             if len(batch) > 1 and all(reply.status == 413 for reply in replies):
                 for pending in batch:
                     await self._deliver([pending])
                 break
-            busy += [
-                each for each, reply in zip(batch, replies, strict=True) if reply.status == 503
-            ]
-            why = next((f": {reply.data}" for reply in replies if reply.status == 503), why)
             batch = await self._conclude_all(batch, replies)
-        if busy:
-            for pending in busy:  # a server that lost its database may not know what became of it
-                pending.may_have_arrived = True
-            self._first.failed("it cannot serve now")
-        return busy, StoreUnavailable(f"the server at {self.transport.url} cannot serve now{why}")
+            unavailable = [reply for reply in replies if reply.status == UNAVAILABLE]
+            if unavailable:
+                self._first.failed("it cannot serve now")
+                what = f"the server at {self.transport.url} cannot serve now"
+                return batch, StoreUnavailable(f"{what}: {unavailable[0].data}")
+        return (), None
 
     async def _conclude_all(
         self, batch: Sequence[PendingRequest], replies: Sequence[Reply]
     ) -> list[PendingRequest]:
-        """Returns those to ask again at once: fewer, since the first one is always served."""
-        again: list[PendingRequest] = []
+        """Returns those without an answer: fewer, if none was unavailable, since the first one is
+        always served.
+        """
+        left: list[PendingRequest] = []
         for pending, reply in zip(batch, replies, strict=True):
-            if reply.status == NO_ROOM and pending is not batch[0]:
-                again.append(pending)
-            elif reply.status != 503:
+            pending.is_behind = reply.status == NOT_BEGUN and pending is not batch[0]
+            if reply.status == UNAVAILABLE:  # it may have lost its database in a commit
+                pending.may_have_arrived = True
+            elif not pending.is_behind:
                 await self._conclude(pending, reply)
-        if any(reply.status != 503 for reply in replies):
+                continue
+            left.append(pending)
+        if len(left) < len(batch):
             self._first.heard()
             self._outage.over()
-        return again
+        return left
 
     async def _exchange(self, batch: Sequence[PendingRequest]) -> list[Reply]:
         alone = len(batch) == 1

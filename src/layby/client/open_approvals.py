@@ -10,7 +10,8 @@ from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
 from layby.core.commands import AnswerApproval, GetPromise
 from layby.core.fields import NOTHING
-from layby.core.model import NEVER, Millis, Promise, PromiseState, ancestors_of
+from layby.core.ids import ancestors_of
+from layby.core.model import NEVER, Millis, Promise, PromiseState
 from layby.core.queries import SearchPromises
 from layby.core.questions import APPROVAL, BY, Question, asker_of, question_of
 from layby.core.replies import PromiseData, PromisePage, SettlementData

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from layby.client.interface import Client
+from layby.client.lost_replies import recovered_reply
 from layby.core.commands import Command
 from layby.core.pauses import Pauses
 from layby.core.queries import Query
@@ -33,9 +33,24 @@ def tell_outage(failure: StoreError) -> None:
     _log.tell(str(failure))
 
 
-async def send_until_answered(client: Client, request: Command | Query) -> Reply:
-    """Send until the store answers. A failed batch wrote nothing, so resending is safe."""
-    return await until_answered(partial(client.send, request))
+async def send_until_answered(
+    client: Client, request: Command | Query, *, is_unsure: bool = False
+) -> Reply:
+    """Send until the store answers. A batch that failed wrote nothing, or nobody can tell: if the
+    request is refused then, the store is read to find out. `is_unsure`: it has failed before.
+    """
+
+    async def send() -> Reply:
+        nonlocal is_unsure
+        try:
+            reply = await client.send(request)
+        except StoreError:
+            is_unsure = True
+            raise
+        is_doubtful = is_unsure and reply.status in (404, 409)
+        return await recovered_reply(client.send, request, reply) if is_doubtful else reply
+
+    return await until_answered(send)
 
 
 async def until_answered(send: Callable[[], Awaitable[Reply]]) -> Reply:

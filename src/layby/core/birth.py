@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from layby.core import address
 from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, MAX_SLOTS, Tags, Value
-from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later, root_of
+from layby.core.ids import root_of
+from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later
 from layby.core.resumption import TRIGGER_GROUP
 from layby.core.settlement import make_ready, settle_all
 

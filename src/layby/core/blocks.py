@@ -13,8 +13,9 @@ from layby.core.codes import read_refusals, refused_by
 from layby.core.draft import Draft
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
+from layby.core.ids import life_root_of
 from layby.core.kinds import Ids, Problems, Sender, declare, handles
-from layby.core.model import Promise, Task, life_root_of
+from layby.core.model import Promise, Task
 from layby.core.replies import OK, Empty, PinData, Reply, ok, refuse
 from layby.core.tasks import NOT_FOUND, FencedCommand, TaskCommand, handles_claim
 

@@ -16,8 +16,9 @@ from layby.core import birth, validate
 from layby.core.draft import Draft
 from layby.core.fields import Int64, Tags
 from layby.core.footprint import Footprint
+from layby.core.ids import life_id, life_number, life_root_of, root_of
 from layby.core.kinds import Ids, Problems
-from layby.core.model import Millis, Promise, Wait, life_id, life_number, life_root_of, root_of
+from layby.core.model import Millis, Promise, Wait
 from layby.core.replies import Reply, refuse
 from layby.core.tasks import holds
 

@@ -9,7 +9,8 @@ from typing import Final, Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from layby.core.model import Holder, Millis, Promise, Task, ancestors_of, root_of
+from layby.core.ids import ancestors_of, root_of
+from layby.core.model import Holder, Millis, Promise, Task
 
 Stage = Literal[
     "completed", "failed", "foreign_completed", "foreign_failed", "placeholders", "ids", "holders"

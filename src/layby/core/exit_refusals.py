@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from layby.core.model import Promise, Task, life_root_of
+from layby.core.ids import life_root_of
+from layby.core.model import Promise, Task
 from layby.core.promises import RUN_PREFIX
 from layby.core.questions import settled_by
 from layby.core.waits import WaitingOn, limited_sentence

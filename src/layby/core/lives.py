@@ -16,8 +16,9 @@ from layby.core.children import Caller
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
+from layby.core.ids import life_id
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
-from layby.core.model import NEVER, Promise, Task, deadline, life_id
+from layby.core.model import NEVER, Promise, Task, deadline
 from layby.core.promises import WatchPromise, watch
 from layby.core.replies import PromiseData, Reply, RunData, RunWatchData, ok, refuse
 from layby.core.runs import (

@@ -11,8 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from layby.core import validate
+from layby.core.ids import ancestors_of, life_id, life_root_of, root_of
 from layby.core.kinds import Ids, Problems, Query, Sender, declare
-from layby.core.model import Millis, Task, ancestors_of, life_id, life_root_of, root_of
+from layby.core.model import Millis, Task
 from layby.core.promises import NOT_FOUND
 from layby.core.queries import GetRecords, GetRun, Reader
 from layby.core.replies import Reply, WaitData, ok, refuse

@@ -19,8 +19,9 @@ from layby.core.draft import Draft
 from layby.core.endings import OF_RUNS, OF_TREES, RUNS, STAGES, Found, Key, Look, Stage, is_past
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
+from layby.core.ids import life_id
 from layby.core.kinds import Command, Problems, Sender, declare, handles
-from layby.core.model import NEVER, Millis, Promise, Pruning, Task, later, life_id
+from layby.core.model import NEVER, Millis, Promise, Pruning, Task, later
 from layby.core.replies import OK, Empty, PruneData, Reply, ok
 from layby.core.settings import LONGEST_RETENTION_MS, PRUNE_ROWS, RetentionPolicy
 from layby.core.ticks import IdsTick, Tick

@@ -11,6 +11,7 @@ from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.endings import Found
 from layby.core.footprint import Footprint, OutsideFootprint
+from layby.core.ids import life_root_of
 from layby.core.join_limits import is_limited, own_limit
 from layby.core.lane import Lane
 from layby.core.limit import Limit, rule_for
@@ -24,7 +25,6 @@ from layby.core.model import (
     Promise,
     Task,
     Wait,
-    life_root_of,
     names_in,
 )
 from layby.core.queue import Offer, Ready, TakeKey, is_for

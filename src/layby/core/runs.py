@@ -21,9 +21,10 @@ from layby.core.children import Caller
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
+from layby.core.ids import life_id
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
 from layby.core.limit import limit_names
-from layby.core.model import NEVER, Millis, Promise, Wait, WaitMode, deadline, life_id
+from layby.core.model import NEVER, Millis, Promise, Wait, WaitMode, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
 

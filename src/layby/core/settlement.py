@@ -17,17 +17,8 @@ from msgspec.structs import replace
 from layby.core import join_limits, joins, trigger_ends
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
-from layby.core.model import (
-    NEVER,
-    Message,
-    Millis,
-    Promise,
-    PromiseState,
-    Task,
-    Wait,
-    later,
-    root_of,
-)
+from layby.core.ids import root_of
+from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task, Wait, later
 from layby.core.questions import settled_by
 from layby.core.resumption import Resumption
 

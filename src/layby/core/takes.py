@@ -16,8 +16,9 @@ from layby.core import permits, validate
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
 from layby.core.footprint import Footprint
+from layby.core.ids import life_root_of
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later, life_root_of
+from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later
 from layby.core.queue import (
     Entry,
     Queue,

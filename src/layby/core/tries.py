@@ -6,8 +6,9 @@ from layby.core import birth, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Value
 from layby.core.footprint import Footprint
+from layby.core.ids import life_root_of
 from layby.core.kinds import Ids, Problems, Sender, declare
-from layby.core.model import Promise, Task, deadline, life_root_of
+from layby.core.model import Promise, Task, deadline
 from layby.core.promises import add_wait, settle_state
 from layby.core.replies import FailData, FinishData, Reply, ok
 from layby.core.settlement import Settler, make_ready, settle

@@ -380,6 +380,9 @@ class Engine:
         return portion.begun.pop() if may_be_read else None
 
     def _serve(self, batch: Sequence[Item]) -> None:
+        if any(item.is_behind_failure for item in batch):
+            self._put_off([item for item in batch if item.is_behind_failure])
+            batch = [item for item in batch if not item.is_behind_failure]
         if self._held_up:
             for item in filter(self._held_up.has_caller_of, batch):
                 self._held_up.add(item)
@@ -439,13 +442,14 @@ class Engine:
         else:
             self._answer_all([item], applied)
         self._held_up.ended(item)
+        self._put_off(list(self._held_up.behind_failure(item)))
 
     def _run_one_by_one(self, batch: Sequence[Item], failure: Exception) -> None:
         """The batch was rolled back; steps are pure, so each is replayed alone.
 
-        One bad command, or a full disk, does not stop those that can be served. A lock is
-        waited for once, and a file that is gone is gone for all: no command of this batch would
-        fare better alone.
+        One bad command, or a full disk, does not stop those that can be served, but for what its
+        own sender wants to have done after it (`Allowance`). A lock is waited for once, and a file
+        that is gone is gone for all: no command of this batch would fare better alone.
         """
         if isinstance(failure, StoreGone):
             self._give_up_waiting(failure)
@@ -463,7 +467,11 @@ class Engine:
             replaced = self._takes.add(item, self._time.now, later(self._time.now, RETRY_MS))
             answer([(older, ok(TakeData())) for older in replaced])
         self._pass_calls_on(batch)
-        answer([(x, answer_to_failure(x.request, failure)) for x in batch if x not in waiting])
+        failed = [item for item in batch if item not in waiting]
+        if isinstance(failure, StoreError):
+            for item in failed:
+                item.could_not_be_served()
+        answer([(item, answer_to_failure(item.request, failure)) for item in failed])
 
     def _commit(self, commands: Sequence[Asked]) -> Applied:
         began = perf_counter()

@@ -5,7 +5,7 @@ asked after such a request stays behind it, so that its order is kept.
 """
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from msgspec import Struct, field
 
@@ -46,6 +46,13 @@ class HeldUpItems:
         line = self._lines[item.caller]
         line.tries += 1
         return line.tries
+
+    def behind_failure(self, item: Item) -> Iterator[Item]:
+        """Of the line of this item, which was answered: those that are not to be tried any more."""
+        line = self._lines.get(item.caller)
+        while line is not None and line.items and line.items[0].is_behind_failure:
+            yield line.items[0]
+            self.ended(line.items[0])
 
     def ended(self, item: Item) -> None:
         """It was answered: it is the turn of what is behind it."""

@@ -14,7 +14,9 @@ from layby.errors import StoreError
 logger = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = refuse(503, "Nothing was done: ask again")
-"""The answer to a request for which its allowance had no room, or whose sender has hung up."""
+"""The answer to a request for which its allowance had no room, that is behind one that could not be
+served, or whose sender has hung up.
+"""
 
 Answer = Reply | BaseException
 Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
@@ -25,14 +27,17 @@ class Allowance:
     """How much one caller may have loaded for several requests, in characters.
 
     The first is always served, unless the allowance is `strict`. Once it is spent the others are
-    not begun, none of them, so that their order is kept; they are answered with NOT_BEGUN.
+    not begun, none of them, so that their order is kept; they are answered with NOT_BEGUN. So are
+    those that come after one that could not be served.
     """
 
-    __slots__ = ("_is_strict", "left")
+    __slots__ = ("_is_strict", "has_failed", "left")
 
     def __init__(self, chars: int, *, strict: bool = False) -> None:
         self.left = chars
         self._is_strict = strict
+        self.has_failed = False
+        """Whether one of these requests could not be served."""
 
     def admits(self, chars: int) -> bool:
         """Whether a request may begin whose rows have this size."""
@@ -92,6 +97,16 @@ class Item:
     def is_void(self) -> bool:
         """Whether its sender hung up before it began; a take that waits has begun."""
         return self.until is None and self.is_gone()
+
+    @property
+    def is_behind_failure(self) -> bool:
+        """Whether a request before it, of the same allowance, could not be served."""
+        return self.allowance is not None and self.allowance.has_failed
+
+    def could_not_be_served(self) -> None:
+        """Those behind it are not begun: its sender asks again, in order."""
+        if self.allowance is not None:
+            self.allowance.has_failed = True
 
     def cancel(self) -> None:
         self.is_abandoned = True

@@ -17,7 +17,8 @@ from layby.client.patience import until_answered
 from layby.core import values
 from layby.core.children import Caller, caller_of, parent_of
 from layby.core.commands import StartRun
-from layby.core.model import Promise, life_id, life_root_of
+from layby.core.ids import life_id, life_root_of
+from layby.core.model import Promise
 from layby.core.replies import Reply, RunData
 from layby.errors import Conflict, UsageError, error_for
 from layby.runner.run import Run, deadline_ms

@@ -2,8 +2,9 @@
 
 A batch of a hundred kilobytes may ask for gigabytes. So a slice has few requests, loads little,
 and its answers leave before the next slice begins. A peer that stops reading, or hangs up, stops
-its batch: what has begun is carried out, the rest is not. Writes always get their own answers;
-reads beyond `READ_BYTES` of answers get ASK_ALONE instead.
+its batch: what has begun is carried out, the rest is not. So does a request that cannot be served
+now: what comes after it gets BEHIND, since it may be meant to happen after it. All other writes get
+their own answers; reads beyond `READ_BYTES` of answers get ASK_ALONE instead.
 """
 
 import asyncio
@@ -39,10 +40,16 @@ HESITATION_S: Final = 0.002
 """Much less than a large batch takes; and most who hang up on one do so within this time."""
 READ_BYTES: Final = 8 * 2**20
 """When the answers of a batch have this size, its reads are no longer served."""
+UNAVAILABLE: Final = 503
 ASK_ALONE: Final = refuse(
     429,
     f"Not read, since the answers of this batch have more than {READ_BYTES} bytes already: "
     "ask for it again alone, or in another batch",
+)
+BEHIND: Final = refuse(
+    429,
+    "Not begun, since a request before it in this batch could not be served: "
+    "ask for both again, in this order",
 )
 
 
@@ -81,6 +88,8 @@ class BatchAnswers:
         self._was_decoded_late = size > HURRIED_BYTES
         self._answered_bytes = 0
         self._fitting = FIRST_SLICE
+        self._has_failed = False
+        """Whether one could not be served."""
 
     @property
     def is_done(self) -> bool:
@@ -128,6 +137,7 @@ class BatchAnswers:
             reply = each if isinstance(each, Reply) else await self._service.wait(each)
             if reply is NOT_BEGUN:
                 break
+            self._has_failed |= reply.status == UNAVAILABLE
             answers.append(self._service.encode(request, reply))
             if len(answers) % ENCODED_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -148,6 +158,8 @@ class BatchAnswers:
         return found
 
     def _served(self, request: Request, allowance: Allowance) -> "asyncio.Future[Reply] | Reply":
+        if self._has_failed:
+            return BEHIND
         is_read = isinstance(request.body, Command) and request.body.reads
         if is_read and self._answered_bytes > READ_BYTES:
             return ASK_ALONE

@@ -68,12 +68,14 @@ class Arrivals:
     # --- coming --------------------------------------------------------------------------
 
     def add(self, body: Body, claim: Claim) -> None:
+        """The root of a run needs no slot, so it does not stand in line."""
         if self._end_older_attempt(claim):
             self.hand_back(body, delay=OLD_BODY_MS)
             return
         self._enter(body, claim)
-        self._credit.join_line(body, claim.ready_at, self._host.lease.elapsed())
-        self.load(body)
+        if not claim.task.is_root:
+            self._credit.join_line(body, claim.ready_at, self._host.lease.elapsed())
+        self._load(body)
 
     def adopt(self, body: Body, claim: Claim) -> None:
         """A call that has been acquired: it holds its slot already."""
@@ -83,7 +85,7 @@ class Arrivals:
             self.hand_back(body)
             return
         self._enter(body, claim)
-        self.load(body)
+        self._load(body)
 
     def _enter(self, body: Body, claim: Claim) -> None:
         """An earlier claim of its task that is here was lost, and we have not been told."""
@@ -141,8 +143,7 @@ class Arrivals:
 
     # --- load ----------------------------------------------------------------------------
 
-    def load(self, body: Body) -> None:
-        """Also for the root of a run, which needs no slot and is not among the arrivals."""
+    def _load(self, body: Body) -> None:
         assert body.claim is not None
         loaded = self._loader.load_now(body.claim)
         if loaded is None:
@@ -159,7 +160,7 @@ class Arrivals:
     def _loaded(self, body: Body, loaded: Loaded) -> None:
         claim = body.claim
         assert claim is not None
-        if not claim.task.is_root and self._bodies.get(claim.task.id) is not body:
+        if self._bodies.get(claim.task.id) is not body:
             return  # taken away, or handed back meanwhile
         if isinstance(loaded, BlockTask):
             self._drop(body)
@@ -180,9 +181,8 @@ class Arrivals:
             self.begin(body)
 
     def _settle(self, body: Body, claim: Claim, verdict: Verdict) -> None:
-        if not claim.task.is_root:
-            self._drop(body)
-            self._host.dispatch()
+        self._drop(body)
+        self._host.dispatch()
         self._reporter.settle(claim.task, verdict)
 
     # --- begin ---------------------------------------------------------------------------

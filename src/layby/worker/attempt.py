@@ -86,6 +86,8 @@ class AttemptHost(Protocol):
 
     def ended_by_hand(self, record_id: str, exit_: Promise) -> None: ...
 
+    def moved_by_hand(self, record_id: str, until: Millis) -> None: ...
+
     def lent(self, attempt: "Attempt", why: str) -> None: ...
 
     def is_leased(self, attempt: "Attempt") -> bool: ...
@@ -566,9 +568,18 @@ class Attempt:
             self._host.ended_by_hand(record_id, data.record)
         moved_to = data.task.deadlines_by_id.get(record_id, at)
         if moved_to <= at:
+            if self._deadlines is not None:
+                self._deadlines.heard(record_id)  # the store says now that it is up, not moved
             return None
         self.move_wait(record_id, moved_to, "")
         return moved_to
+
+    def hear_move(self, record_id: str, at: Millis, by: str) -> None:
+        """The word has come that a person has moved the deadline of this wait."""
+        if self._deadlines is not None:
+            self._deadlines.heard(record_id)
+        if self.move_wait(record_id, at, by):
+            self._host.moved_by_hand(record_id, at)
 
     def move_wait(self, record_id: str, at: Millis, by: str) -> bool:
         """A person has moved the deadline of this wait; False if it has ended, or if that deadline
@@ -766,7 +777,11 @@ class Attempt:
             done = frozenset(command.withdrawn)
             self._withdrawn = tuple(each for each in self._withdrawn if each not in done)
         if self._deadlines is not None and isinstance(reply.data, AnnotateData):
-            self._deadlines.acknowledge(reply.data.task.deadlines_by_id, command.ended)
+            stored = reply.data.task.deadlines_by_id
+            for record_id, at in self._deadlines.moved_unheard(stored):
+                self.move_wait(record_id, at, "")
+                self._host.moved_by_hand(record_id, at)
+            self._deadlines.acknowledge(stored, command.ended)
 
     def _checked(self, reply: Reply) -> Reply:
         """Return the reply if the request was carried out, else raise why not."""

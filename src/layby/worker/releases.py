@@ -43,9 +43,17 @@ class Releases:
         self._host = host
         self._pid = pid
         self._waiting: list[Released] = []
+        self._under_way: set[tuple[str, int]] = set()
+        """Claims of which the store has not been told yet."""
 
     def add(self, released: Released) -> None:
-        """It is sent at the end of this turn of the loop, with all others."""
+        """It is sent at the end of this turn of the loop, with all others. The first word about a
+        claim counts: it knows whether a body had begun, and may be sent a second time.
+        """
+        claim = (released.id, released.version)
+        if claim in self._under_way:
+            return
+        self._under_way.add(claim)
         self._waiting.append(released)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._send_all)
@@ -64,6 +72,8 @@ class Releases:
             reply = await send_until_answered(host.client, command)
         except EngineStopped:
             return
+        finally:
+            self._under_way.difference_update((each.id, each.version) for each in released)
         if not reply.is_ok:
             logger.error("tasks could not be handed back: %s", reply.data)
         for each in released:

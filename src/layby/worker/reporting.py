@@ -66,6 +66,12 @@ class Reporter:
         self._host = host
         self._program = program
         self._callbacks = callbacks
+        self._under_way: set[tuple[str, int]] = set()
+        """Claims whose reports have not been answered."""
+
+    def is_under_way(self, task_id: str, version: int) -> bool:
+        """Whether a report of this claim has not been answered yet."""
+        return (task_id, version) in self._under_way
 
     def report(self, attempt: Attempt, ending: Completed | Failed | Deferring) -> None:
         if isinstance(ending, Completed):
@@ -193,6 +199,7 @@ class Reporter:
 
     def _send(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
         self._host.open_takes.begin(report)
+        self._under_way.add((report.id, report.version))
         answer = self._host.client.ask(report)
         answer.add_done_callback(partial(self._answered, report, ask, then))
 
@@ -207,25 +214,29 @@ class Reporter:
         if failure is None and answer.result().status != 401:
             self._done(report, ask, then, answer.result())
         elif isinstance(failure, EngineStopped | asyncio.CancelledError):
-            self._host.reported(report, ask, None)
+            self._reported(report, ask, None)
         elif failure is None or isinstance(failure, StoreError):
             self._host.spawn(self._again(report, ask, then))
         else:
             logger.error("a bug: the report of %s failed", report.id, exc_info=failure)
-            self._host.reported(report, ask, None)
+            self._reported(report, ask, None)
 
     async def _again(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
         """The store did not answer: send the report until it does."""
         try:
-            reply = await send_until_answered(self._host.client, report)
+            reply = await send_until_answered(self._host.client, report, is_unsure=True)
         except BaseException:
-            self._host.reported(report, ask, None)
+            self._reported(report, ask, None)
             raise
         self._done(report, ask, then, reply)
 
     def _done(self, report: Report, ask: Ask, then: Callable[[Reply], None], reply: Reply) -> None:
-        self._host.reported(report, ask, reply)
+        self._reported(report, ask, reply)
         then(reply)
+
+    def _reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
+        self._under_way.discard((report.id, report.version))
+        self._host.reported(report, ask, reply)
 
 
 def _stack_below(error: Value) -> str:

@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from layby.core.model import NEVER, Millis, life_root_of, root_of
+from layby.core.ids import life_root_of, root_of
+from layby.core.model import NEVER, Millis
 from layby.core.promises import RUN_PREFIX
 from layby.core.waits import WaitingOn
 

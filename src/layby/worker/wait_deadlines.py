@@ -40,7 +40,7 @@ class WaitDeadline:
 class WaitDeadlines:
     """`send_soon` is called when there is something that no annotation has carried yet."""
 
-    __slots__ = ("_begun", "_ended", "_fixed", "_moved", "_send_soon", "has_unsent")
+    __slots__ = ("_begun", "_ended", "_fixed", "_heard", "_moved", "_send_soon", "has_unsent")
 
     def __init__(
         self,
@@ -51,6 +51,8 @@ class WaitDeadlines:
         """`moved`: waits whose deadlines people have moved before this run of the body."""
         self._fixed = dict(fixed)
         self._moved = moved
+        self._heard = frozenset[str]()
+        """Waits of which we have heard where their deadlines are: an answer may be older."""
         self._send_soon = send_soon
         self._begun: dict[str, WaitDeadline] = {}
         self._ended: tuple[str, ...] = ()
@@ -82,6 +84,21 @@ class WaitDeadlines:
         self._fixed[record_id] = at
         self._moved |= {record_id}
         return True
+
+    def heard(self, record_id: str) -> None:
+        """From now on, whoever moves this deadline says so."""
+        self._heard |= {record_id}
+
+    def moved_unheard(self, stored: Mapping[str, Millis]) -> list[tuple[str, Millis]]:
+        """What people have moved in the store, of which the word has overtaken the task, or got
+        lost.
+        """
+        known = self._fixed
+        return [
+            (key, at)
+            for key, at in stored.items()
+            if key not in self._heard and known.get(key, at) != at
+        ]
 
     def is_moved(self, record_id: str) -> bool:
         """Whether it does not last as long as its call says: a person has decided otherwise."""

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from layby.client.interface import WatchingClient
 from layby.client.patience import send_until_answered
 from layby.core.commands import (
+    BlockTask,
     FailTask,
     HeartbeatWorker,
     LeaveWorker,
@@ -158,7 +159,7 @@ class Worker:
         self.task_beside: Callable[[asyncio.Task[Any]], str | None] = lambda _: None
         """Whose code a Task runs that is not a body's. May be called in any thread."""
         self._loop_sentinel: asyncio.Task[None] | None = None
-        """Does nothing: when it is cancelled, somebody is ending the event loop."""
+        """When it is cancelled, somebody is ending the event loop."""
         self.stopping: WorkerStop | None = None
         """Ends the bodies; set when the worker is asked to stop."""
         self.has_left = False
@@ -197,7 +198,7 @@ class Worker:
 
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back when its body has ended, waiting for at most `grace` seconds."""
-        self.stopping = WorkerStop(self, grace)
+        self.stopping = WorkerStop(self, grace, self.open_takes.sent)
         self.credit.is_open = False
         self._standing.withdraw()
         self.calls.close()
@@ -244,12 +245,14 @@ class Worker:
         if attempt is not None and attempt.version == version:
             attempt.end("lost")  # held until its body has ended: it may have been halted
             return
-        had_begun = not self._arrivals.lost(task_id, version)
+        if self._reporter.is_under_way(task_id, version):
+            return  # its answer says the same, and who hears it knows whether a body has begun
+        has_waited = self._arrivals.lost(task_id, version)
         is_here = is_call or self.holds.get(task_id) == version
         if not is_here and self.open_takes.give_up(task_id, version) and not self.is_stopping:
             self._standing.replace_soon()  # else its answer may be far away
         if not is_call:
-            self._releases.add(Released(task_id, version, begun=had_begun))
+            self._releases.add(Released(task_id, version, begun=is_here and not has_waited))
 
     def told(self, promise: Promise) -> None:
         """A person has decided about a wait of one of our bodies: it is over, or lasts longer."""
@@ -260,9 +263,13 @@ class Worker:
             return
         if exit_.until is None:
             self.ended_by_hand(exit_.wait, promise)
-        elif attempt.move_wait(exit_.wait, exit_.until, settled_by(promise)[0]):
-            self.watches.move_by_hand(exit_.wait, exit_.until)
-            self._wheel.move(exit_.wait, max(0, exit_.until - self.now()) / 1000)
+        else:
+            attempt.hear_move(exit_.wait, exit_.until, settled_by(promise)[0])
+
+    def moved_by_hand(self, record_id: str, until: Millis) -> None:
+        """The deadline of a wait is kept with its task, and somewhere else now."""
+        self.watches.move_by_hand(record_id, until)
+        self._wheel.move(record_id, max(0, until - self.now()) / 1000)
 
     def ended_by_hand(self, record_id: str, exit_: Promise) -> None:
         """A condition counts as met, or fails."""
@@ -508,8 +515,6 @@ class Worker:
                 self.holds[claim.task.id] = claim.task.version
             if self.is_stopping:
                 self._arrivals.hand_back(body)
-            elif claim.task.is_root:
-                self._arrivals.load(body)
             else:
                 self._arrivals.add(body, claim)
 
@@ -555,7 +560,7 @@ class Worker:
         self._watch_loop()
         self._running.add(body)
         if self._loop_sentinel is None:
-            self._loop_sentinel = self.spawn(_run_until_cancelled())
+            self._loop_sentinel = self.spawn(self._watch_for_loop_end())
         self.credit.begin(body, self.lease.elapsed())
         body.run(self._body_runner.begin(attempt, body, self._context.copy()))
 
@@ -642,18 +647,24 @@ class Worker:
         """Whether somebody ends the loop without closing the Runner: bodies cancelled by that have
         not failed. Their tasks go on elsewhere, as if the process had died.
         """
-        is_ending = (
-            self._loop_sentinel is not None
-            and self._loop_sentinel.cancelling() > 0
-            and not self.has_left
-        )
-        if is_ending and self.credit.is_open:
-            self.credit.is_open = False
+        sentinel = self._loop_sentinel
+        return sentinel is not None and sentinel.cancelling() > 0 and not self.has_left
+
+    async def _watch_for_loop_end(self) -> None:
+        """Does nothing, until somebody cancels everything that runs in the loop."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if self.is_loop_ending():
+                self._note_loop_end()
+
+    def _note_loop_end(self) -> None:
+        self.credit.is_open = False
+        if not self.holds_nothing:
             logger.error(
                 "the event loop ended while the Runner was open: its tasks are taken over when it "
                 "is opened again, or when its lease is over. Use `async with Runner(...)`"
             )
-        return is_ending
 
     @property
     def is_over(self) -> bool:
@@ -696,6 +707,9 @@ class Worker:
     def holds_nothing(self) -> bool:
         return not self.holds and not self.calls.leased()
 
+    def are_answered(self, mark: int) -> bool:
+        return self.open_takes.are_answered(mark)
+
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
         reply = self.open_takes.end(report, reply)
         self.credit.answered(ask)
@@ -713,8 +727,7 @@ class Worker:
         store waits for this.
         """
         if self.holds.get(report.id) == report.version:
-            has_begun = not isinstance(report, LimitTask) and getattr(report, "begun", True)
-            self._releases.add(Released(report.id, report.version, begun=has_begun))
+            self._releases.add(Released(report.id, report.version, begun=_has_begun(report)))
         else:
             self.let_go(report.id, report.version)
 
@@ -747,6 +760,8 @@ class Worker:
             reply = await self._patiently(take)
         finally:  # whoever asked accepts the tasks before anything else happens
             ours = self.open_takes.end(take, reply)
+            if self.stopping is not None:
+                self.stopping.changed()
         return ours
 
     async def _patiently(self, command: Any) -> Reply | None:
@@ -793,10 +808,13 @@ def _goes_on(report: Report) -> bool:
     return isinstance(report, FailTask) and report.still_running
 
 
+def _has_begun(report: Report) -> bool:
+    """Whether it is about a body: a task that is settled without one has no history to tell."""
+    if isinstance(report, BlockTask):
+        return report.begun
+    return not isinstance(report, LimitTask) and report.history is not None
+
+
 def _is_refused(reply: Reply | None) -> bool:
     """Whether the task had been taken away before the report came."""
     return reply is not None and reply.status in (404, 409)
-
-
-async def _run_until_cancelled() -> None:
-    await asyncio.get_running_loop().create_future()

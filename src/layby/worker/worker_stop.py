@@ -15,7 +15,9 @@ from layby.worker.attempt import Attempt
 END_S: Final = 1.0
 """How long bodies may take to end after `end_hard`."""
 REPORT_S: Final = 3.0
-"""How long reports may take; tasks not reported by then are taken over anyway."""
+"""How long reports, and answers that bring tasks, may take; what the store has not heard of by then
+is taken over anyway.
+"""
 LISTED: Final = 5
 """How many tasks a log line names; the rest are counted."""
 
@@ -32,12 +34,18 @@ class StopHost(Protocol):
     @property
     def holds_nothing(self) -> bool: ...
 
+    def are_answered(self, mark: int) -> bool:
+        """Whether all requests are over that could have brought tasks, as of `mark`."""
+        ...
+
 
 class WorkerStop:
     """Call `changed` whenever a body has ended or something was reported."""
 
-    def __init__(self, host: StopHost, grace: float) -> None:
+    def __init__(self, host: StopHost, grace: float, mark: int = 0) -> None:
+        """`mark`: what was sent after it brings nothing."""
         self._host = host
+        self._mark = mark
         self._grace = grace
         self._ends_at: float | None = None
         self._changed = asyncio.Event()
@@ -66,7 +74,11 @@ class WorkerStop:
                 await self._end_hard()
         finally:
             self._hand_back_the_rest()
-        await self._wait_until(lambda: self._host.holds_nothing, REPORT_S)
+        await self._wait_until(self._may_leave, REPORT_S)
+
+    def _may_leave(self) -> bool:
+        """What an answer brings now goes back as it came; later nobody knows that it was no try."""
+        return self._host.holds_nothing and self._host.are_answered(self._mark)
 
     async def _end_hard(self) -> None:
         for attempt in list(self._host.attempts.values()):

@@ -9,7 +9,8 @@ from msgspec import Struct
 from layby.core import birth
 from layby.core.children import caller_of, is_detached
 from layby.core.fields import Tags
-from layby.core.model import Millis, Promise, root_of
+from layby.core.ids import root_of
+from layby.core.model import Millis, Promise
 from layby.core.queries import SearchPromises
 from layby.workflow import outcome, plan
 from layby.workflow.outcome import RunState

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
-from layby.core.model import LIFE, Millis, Promise, life_id
+from layby.core.ids import LIFE, life_id
+from layby.core.model import Millis, Promise
 from layby.core.schedule_row import Overlap
 from layby.errors import WireError
 from layby.wire import json_values
