@@ -1,7 +1,9 @@
 """`layby prune`: what goes, what is told, on a file and through whoever owns it."""
 
+import json
 import sqlite3
 
+from layby.cli.prune_pace import PrunePace
 from layby.core.commands import EnsurePromise, GetPromise
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
@@ -94,6 +96,26 @@ def test_what_was_deleted_is_told_in_any_case(desk: Desk, monkeypatch):
     monkeypatch.setattr(SqliteStore, "compact", fails)
     said = typed("prune", "--failed", "0s", "--compact")
     assert (said.code, said.out) == (2, "1 run pruned, with 2 promises below\n")
+
+
+def test_what_a_pass_has_deleted_is_told_when_it_is_cut_off(desk: Desk, monkeypatch):
+    """Its server dies after the first batch, or somebody presses Ctrl-C."""
+    failed(desk)
+    why: list[BaseException] = [StoreUnavailable("nobody listens there"), KeyboardInterrupt()]
+
+    def cut_off(pace: PrunePace, seconds: float) -> float:
+        raise why[0]
+
+    monkeypatch.setattr(PrunePace, "pause_after", cut_off)
+    typed("prune", "--failed", "0s", "--dry-run").complains(2, "nobody listens there")
+    said = typed("prune", "--failed", "0s")
+    assert (said.code, said.out) == (2, "1 run pruned so far, with 2 promises below\n")
+    assert said.err == "layby: nobody listens there\n"
+    failed(desk, "b")
+    why.pop(0)
+    said = typed("prune", "--failed", "0s", "--json")
+    assert (said.code, said.err) == (130, "layby: interrupted\n")
+    assert (json.loads(said.out)["roots"], json.loads(said.out)["complete"]) == (1, False)
 
 
 def test_an_old_file_learns_to_shrink(desk: Desk, tmp_path):

@@ -8,8 +8,9 @@ import pytest
 from layby.core import commands as c
 from layby.core.model import NEVER
 from layby.core.replies import TakeData
+from layby.engine import waiting as waiting_module
 from layby.engine.items import Item
-from layby.engine.waiting import _items
+from layby.engine.waiting import WaitingTakes, Watches, _items
 from tests.helpers import requests as r
 from tests.helpers.worlds import World, resolve
 
@@ -125,6 +126,31 @@ def test_abandoned_waits_are_dropped(world: World) -> None:
     assert (len(engine._takes), len(engine._watches)) == (0, 0)
     assert not abandoned.done()
     assert not watch.done()
+
+
+@pytest.mark.parametrize("kind", ["watches", "takes"])
+def test_who_hangs_up_at_once_takes_no_room(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come and go before the next repair; who has not hung up is kept."""
+    monkeypatch.setattr(waiting_module, "SWEPT_AFTER", 20)
+    watches, takes = Watches(), WaitingTakes()
+
+    def wait(number: int) -> Item:
+        if kind == "watches":
+            item = Item(c.WatchPromise(id=f"w{number % 7}"), resolve)
+            watches.add(item)
+        else:
+            item = Item(r.take(pid=f"p{number}", wait_ms=NEVER), resolve)
+            takes.add(item, 0)
+        return item
+
+    waiting = watches if kind == "watches" else takes
+    stays = [wait(number) for number in range(3)]
+    most = 0
+    for number in range(3, 200):
+        wait(number).is_abandoned = True
+        most = max(most, len(waiting))
+    assert most <= 20 + len(stays) + 1
+    assert [item for item in waiting.all() if not item.is_abandoned] == stays
 
 
 def test_a_watch_answers_when_the_promise_settles(world: World) -> None:

@@ -1,7 +1,10 @@
 """Retention of a Runner: what is pruned by itself, and what is left of it."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +60,26 @@ async def test_everything_is_kept_unless_said_otherwise():
         await run.result()
         await pass_time(100)
         assert (await run.result())["shipped"]
+
+
+@virtual_test
+async def test_dead_workers_go_though_every_run_is_kept(tmp_path):
+    """A program that is started every minute leaves a row each time; no run needs them."""
+    address = f"sqlite:{tmp_path}/layby.db"
+    for _ in range(20):  # more than one batch
+        async with Runner(address) as runner:
+            await runner.start(FLOW, {"n": 1}, run_id="o")
+    async with Runner(address) as runner:
+        await asyncio.sleep(23 * 3600)
+        assert len(holders_in(tmp_path)) > 20
+        await asyncio.sleep(2 * 3600)
+        assert all(standing == "alive" for standing in holders_in(tmp_path))
+        assert [run.id for run in await runner.list()] == ["o"]
+
+
+def holders_in(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / "layby.db")) as connection:
+        return [standing for (standing,) in connection.execute("SELECT standing FROM holders")]
 
 
 @virtual_test

@@ -1,9 +1,11 @@
 """HTTP that is broken, slow, forged or cut off, spoken to a listener with a small application."""
 
 import asyncio
+import gc
 import socket
 import threading
 import tomllib
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -491,6 +493,27 @@ def test_who_goes_away_in_the_middle_leaves_nothing(here: ListenerPlace, piece: 
         leave(line)
     with Line(here.port) as line:
         assert length_of(line.send(post(b"hello"))) == 5
+
+
+@pytest.mark.parametrize("why", [None, ConnectionResetError()], ids=["in order", "vanished"])
+def test_who_goes_away_after_an_answer_is_forgotten_at_once(why: Exception | None) -> None:
+    """Not when it would have been idle for too long: a thousand a second may come and vanish."""
+    asyncio.run(_tell_who_is_kept(why))
+
+
+async def _tell_who_is_kept(why: Exception | None) -> None:
+    wire = Wire()
+    protocol = HttpListener(Echo())._protocol()
+    protocol.connection_made(wire)
+    protocol.data_received(get("/"))
+    await asyncio.gather(*protocol.tasks)
+    assert wire.written.startswith(b"HTTP/1.1 200 ")
+    protocol.connection_lost(why)
+    kept = weakref.ref(protocol)
+    del protocol, wire
+    await asyncio.sleep(0)
+    gc.collect()
+    assert kept() is None
 
 
 # --- many ------------------------------------------------------------------------------------

@@ -73,40 +73,51 @@ def prune(
         _check_unused(place)
     first = Prune(completed=completed, failed=failed, ids=ids, foreign=foreign, dry_run=dry_run)
     what = "tree" if foreign else "run"
-    with _told(what) as told:
-        total = ask(place, lambda client: _pass(client, first, told))
-    is_compacted = False
+    tally, is_compacted = _Tally(), False
     try:
+        with _shown(what) as show:
+            ask(place, lambda client: _pass(client, first, tally, show))
         if compact:
             _compact(place)
             is_compacted = True
-    finally:  # somebody may have begun to use the file meanwhile; what is deleted is told
-        if as_json:
-            counts = {name: n for name, n in asdict(total).items() if name != "cursor"}
-            showing.print_json({"dry_run": dry_run, "compacted": is_compacted, **counts})
-        else:
-            for line in _lines(total, what, dry_run=dry_run):
-                showing.print_line(line)
+    finally:  # its server died, or somebody began to use the file: what is deleted is told
+        if tally.is_complete or (tally.has_found and not dry_run):
+            _tell(tally, first, what, is_compacted=is_compacted, as_json=as_json)
 
 
-async def _pass(client: Client, first: Prune, told: Callable[[PruneData], None]) -> PruneData:
+class _Tally:
+    """What a pass has done so far."""
+
+    def __init__(self) -> None:
+        self.total = PruneData()
+        self.is_complete = False
+
+    @property
+    def has_found(self) -> bool:
+        return self.total != PruneData()
+
+    def add(self, done: PruneData) -> None:
+        names = (name for name in PruneData.__struct_fields__ if name != "cursor")
+        counts = {name: getattr(self.total, name) + getattr(done, name) for name in names}
+        self.total = PruneData(**counts)
+        self.is_complete = done.cursor is None
+
+
+async def _pass(
+    client: Client, first: Prune, tally: _Tally, show: Callable[[PruneData], None]
+) -> None:
     """Batch by batch; after each, everybody else has as long as it took."""
-    total, cursor, pace = PruneData(), "", PrunePace()
+    cursor, pace = "", PrunePace()
     while True:
         began = perf_counter()
         reply = await client.send(replace(first, cursor=cursor, limit=pace.rows))
         done = expect(reply, PruneData, "pruning")
-        total = _sum(total, done)
-        told(total)
+        tally.add(done)
+        show(tally.total)
         if done.cursor is None:
-            return total
+            return
         cursor = done.cursor
         await asyncio.sleep(pace.pause_after(perf_counter() - began))
-
-
-def _sum(total: PruneData, done: PruneData) -> PruneData:
-    counts = (name for name in PruneData.__struct_fields__ if name != "cursor")
-    return PruneData(**{name: getattr(total, name) + getattr(done, name) for name in counts})
 
 
 def _check_unused(place: Place) -> None:
@@ -132,9 +143,22 @@ def _compact(place: Place) -> None:
     )
 
 
-def _lines(total: PruneData, what: str, *, dry_run: bool) -> list[str]:
-    """`what`: of which the roots are counted."""
-    verb = "would be pruned" if dry_run else "pruned"
+def _tell(tally: _Tally, first: Prune, what: str, *, is_compacted: bool, as_json: bool) -> None:
+    total, is_complete = tally.total, tally.is_complete
+    if as_json:
+        how = {"dry_run": first.dry_run, "compacted": is_compacted, "complete": is_complete}
+        counts = {name: n for name, n in asdict(total).items() if name != "cursor"}
+        showing.print_json(how | counts)
+        return
+    for line in _lines(total, what, dry_run=first.dry_run, is_complete=is_complete):
+        showing.print_line(line)
+
+
+def _lines(
+    total: PruneData, what: str, *, dry_run: bool = False, is_complete: bool = True
+) -> list[str]:
+    """`what`: of which the roots are tally."""
+    verb = "would be pruned" if dry_run else "pruned" if is_complete else "pruned so far"
     told = [f"{_counted(total.roots, what)} {verb}, with {_counted(total.rows, 'promise')} below"]
     others = {"id": total.ids, "placeholder": total.placeholders, "dead worker": total.holders}
     if any(others.values()):
@@ -155,12 +179,10 @@ def _size(number: int) -> str:
 
 
 @contextmanager
-def _told(what: str) -> Generator[Callable[[PruneData], None]]:
+def _shown(what: str) -> Generator[Callable[[PruneData], None]]:
     """What was done so far, on a terminal; nothing in a pipe."""
     console = showing.new_console(stderr=True)
     shown = TextColumn("{task.description}")
     with Progress(shown, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("pruning")
-        yield lambda total: bar.update(
-            task, description=f"pruning: {_lines(total, what, dry_run=False)[0]}"
-        )
+        yield lambda total: bar.update(task, description=f"pruning: {_lines(total, what)[0]}")

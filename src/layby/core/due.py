@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from layby.core import schedules
-from layby.core.endings import Endings
+from layby.core.endings import Endings, Look
 from layby.core.limit import ANY, Limit
 from layby.core.limits import SPREAD, OpenGates, RecountParked, SpreadPattern
-from layby.core.model import Holder, Millis, Pruning, TaskState
-from layby.core.pruning import AUTOMATIC, FinishPruning, PruneTick
+from layby.core.model import FAR, Holder, Millis, Pruning, TaskState, later
+from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, FinishPruning, PruneTick
 from layby.core.schedule_row import Schedule
-from layby.core.settings import Calendar, Settings
+from layby.core.settings import Calendar, RetentionPolicy, Settings
 from layby.core.ticks import (
     ExpireHolders,
     ExpireLeases,
@@ -114,11 +114,13 @@ def due_last(store: OverdueRows, now: Millis, settings: Settings) -> Iterator[Ti
 
 
 def next_pruning(store: OverdueRows, settings: Settings) -> Millis | None:
-    """When the next batch is due; None when nothing is pruned without being asked."""
-    if settings.retention is None:
-        return None
+    """When the next batch is due. Who keeps all runs has dead holders to prune, or nothing."""
     begun = store.pruning(AUTOMATIC)
-    return 0 if begun is None else begun.due_at
+    due_at = 0 if begun is None else begun.due_at
+    if settings.retention is not None:
+        return due_at
+    dead = store.ended_keys(Look("holders", HOLDERS_KEPT_MS, 1), FAR, 1)
+    return max(due_at, later(dead[0][0], HOLDERS_KEPT_MS)) if dead else None
 
 
 def _due_pruning(store: OverdueRows, now: Millis, settings: Settings) -> Iterator[Tick]:
@@ -129,10 +131,11 @@ def _due_pruning(store: OverdueRows, now: Millis, settings: Settings) -> Iterato
         ids = store.ids_below([root], after, rows + 1).get(root, [])
         yield FinishPruning(id=root, ids=tuple(ids[:rows]), has_more=len(ids) > rows, after=after)
     due_at = next_pruning(store, settings)
-    if settings.retention is not None and due_at is not None and due_at <= now:
+    if due_at is not None and due_at <= now:
         begun = store.pruning(AUTOMATIC)
         cursor = "" if begun is None else begun.cursor
-        yield PruneTick(retention=settings.retention, at_once=rows, cursor=cursor)
+        retention = settings.retention or RetentionPolicy()
+        yield PruneTick(retention=retention, at_once=rows, cursor=cursor)
 
 
 def _due_tasks(overdue: Sequence[tuple[TaskState, str]]) -> Iterator[Tick]:

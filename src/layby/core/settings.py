@@ -42,7 +42,7 @@ class Settings(Struct, frozen=True):
     """Nobody may wait for a promise without a target, timer or external tag: it is internal."""
 
     retention: RetentionPolicy | None = None
-    """What is pruned without being asked; None: nothing."""
+    """What is pruned without being asked; None: only dead holders."""
     prune_rows: int = PRUNE_ROWS
 
     @classmethod

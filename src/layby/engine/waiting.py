@@ -5,6 +5,7 @@ Owned by the writer alone, so nothing can happen between "not yet" and "wait for
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nsmallest
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,6 +17,27 @@ from layby.core.queue import Offer, TaskPlace, is_early, is_for, place_of
 from layby.core.replies import PromiseData, Reply, RunWatchData, TakeData, ok
 from layby.engine.items import Item
 from layby.store.announcement import Announcement
+
+SWEPT_AFTER: Final = 1_000
+"""When so many have come, those that have hung up are dropped."""
+
+
+class Sweeps:
+    """When to drop those that have hung up: once as many have come as were left the last time.
+
+    So they take no more room than those that wait, and each that comes pays for two looks at most.
+    """
+
+    def __init__(self) -> None:
+        self._came = self._left = 0
+
+    def is_due(self) -> bool:
+        """Asked for each that comes."""
+        self._came += 1
+        return self._came > max(self._left, SWEPT_AFTER)
+
+    def done(self, left: int) -> None:
+        self._came, self._left = 0, left
 
 
 class WakeUpCall(Struct, eq=False):
@@ -49,6 +71,7 @@ class WaitingTakes:
         """What they have left because it needs more slots than they offer: nobody passes it."""
         self._calls: WakeUpCalls = {}
         """Of those that were woken and have not looked yet."""
+        self._sweeps = Sweeps()
 
     def __len__(self) -> int:
         return len(self._until)
@@ -64,6 +87,8 @@ class WaitingTakes:
 
         A take that is retried keeps the end of its wait that was set first.
         """
+        if self._sweeps.is_due():
+            self.drop_abandoned()
         if look_at is not None:
             self._look_at[item] = look_at
         if in_front is not None:
@@ -104,6 +129,7 @@ class WaitingTakes:
 
     def drop_abandoned(self) -> None:
         self._remove([item for item in self._until if item.is_abandoned])
+        self._sweeps.done(len(self))
 
     def all(self) -> list[Item]:
         self._calls.clear()
@@ -191,6 +217,7 @@ class Watches:
     def __init__(self) -> None:
         self._by_id: dict[str, Item | list[Item]] = {}
         """Usually only one waits for a promise, which is not worth a list of its own."""
+        self._sweeps = Sweeps()
 
     def __len__(self) -> int:
         return sum(len(_items(each)) for each in self._by_id.values())
@@ -201,6 +228,8 @@ class Watches:
     def add(self, item: Item) -> None:
         request = item.request
         assert isinstance(request, WatchPromise)
+        if self._sweeps.is_due():
+            self.drop_abandoned()
         there = self._by_id.get(request.id)
         if there is None:
             self._by_id[request.id] = item
@@ -235,6 +264,7 @@ class Watches:
         self._by_id = {
             key: items[0] if len(items) == 1 else items for key, items in kept.items() if items
         }
+        self._sweeps.done(len(self))
 
     def all(self) -> list[Item]:
         items = [item for there in self._by_id.values() for item in _items(there)]

@@ -129,7 +129,7 @@ class Runner:
     `version` names the code of this process, for tasks that other code cannot go on with; by
     default each workflow has a digest of the source files that define its tasks.
 
-    `retention` says how long ended runs are kept; by default nothing is ever deleted. It counts in
+    `retention` says how long ended runs are kept; by default no run is ever deleted. It counts in
     the process that owns the file; a server has a setting of its own.
 
     `trigger_access` says what FileExists, HttpPoll and SqlPoll may reach from this process. By

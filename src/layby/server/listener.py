@@ -148,6 +148,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         self._expect_no_reader()
+        self._unset_keepalive_if_required()  # uvicorn leaves it if the peer has vanished
         super().connection_lost(exc)
         for each in self._unanswered():  # including those with another request behind them
             each.disconnected = True
