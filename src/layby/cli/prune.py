@@ -157,7 +157,7 @@ def _tell(tally: _Tally, first: Prune, what: str, *, is_compacted: bool, as_json
 def _lines(
     total: PruneData, what: str, *, dry_run: bool = False, is_complete: bool = True
 ) -> list[str]:
-    """`what`: of which the roots are tally."""
+    """`what`: of which the roots are counted."""
     verb = "would be pruned" if dry_run else "pruned" if is_complete else "pruned so far"
     told = [f"{_counted(total.roots, what)} {verb}, with {_counted(total.rows, 'promise')} below"]
     others = {"id": total.ids, "placeholder": total.placeholders, "dead worker": total.holders}
