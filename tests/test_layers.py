@@ -6,6 +6,8 @@ source is searched for clocks, chance, output and waiting.
 """
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,3 +190,23 @@ def test_nobody_inside_uses_the_front_door() -> None:
         ours = [name.split(".") for _, name in imports(tree, path)]
         asked = {".".join(parts[:2]) for parts in ours if parts[0] == "layby"}
         assert asked - doors == set(), path
+
+
+ALONE = """
+import importlib, sys
+for name in sys.argv[1:]:
+    for loaded in [each for each in sys.modules if each.split(".")[0] == "layby"]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+
+
+def test_each_module_of_the_lower_layers_can_be_the_first_that_is_imported() -> None:
+    """Modules that need each other work in one order only, and what comes first changes easily."""
+    files = files_of("core", "store", "wire")
+    names = [
+        ".".join(("layby", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in files
+    ]
+    command = [sys.executable, "-c", ALONE, *names]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert not done.returncode, done.stderr

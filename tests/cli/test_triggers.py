@@ -11,7 +11,7 @@ from layby.core.commands import (
     PollReport,
     TriggerSpec,
 )
-from layby.core.model import MOVABLE
+from layby.core.tag_names import MOVABLE
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed

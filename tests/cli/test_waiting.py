@@ -14,7 +14,7 @@ from layby.core.commands import (
     Take,
     WakeTask,
 )
-from layby.core.model import MOVABLE
+from layby.core.tag_names import MOVABLE
 from layby.core.waits import WaitingOn
 from layby.wire import json_values
 from tests.cli.test_runs import start

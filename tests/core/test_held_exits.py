@@ -7,11 +7,11 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.address import inbox_of
-from layby.core.birth import EXIT
 from layby.core.exit_refusals import TOO_LATE, goes_on
 from layby.core.held_exits import exit_of, exit_task, is_exit
-from layby.core.model import MOVABLE, NEVER
+from layby.core.model import NEVER
 from layby.core.questions import settled_by
+from layby.core.tag_names import EXIT, MOVABLE
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
 from tests.helpers.worlds import EVERY_BACKEND, World

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, Struct, UnsetType
 
-from layby.core import birth, kinds
+from layby.core import kinds, tag_names
 from layby.core.footprint import Footprint
 from layby.core.kinds import (
     ById,
@@ -119,7 +119,7 @@ def made_of(wanted: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any
         some = [each for each in get_args(wanted) if each is not UnsetType]
         return st.one_of([made_of(each, texts) for each in some])
     if get_origin(wanted) is dict:
-        keys = st.sampled_from([birth.BRANCH, birth.TARGET, birth.NAME])
+        keys = st.sampled_from([tag_names.BRANCH, tag_names.TARGET, tag_names.NAME])
         return st.dictionaries(keys, made_of(get_args(wanted)[1], texts))
     if get_origin(wanted) in (list, tuple):
         each = made_of(get_args(wanted)[0], texts)

@@ -7,8 +7,8 @@ import pytest
 from layby.core import commands as c
 from layby.core.exit_refusals import GOES_ON, NOT_IN_IT, why_not_waiting
 from layby.core.meant_waits import NO_WAIT, FindWait
-from layby.core.model import MOVABLE
 from layby.core.replies import WaitData
+from layby.core.tag_names import MOVABLE
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
 from tests.helpers.worlds import EVERY_BACKEND, World

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layby.core import commands as c
-from layby.core.birth import AFTER
 from layby.core.model import NEVER, Promise
 from layby.core.schedule_row import MOST_OPEN_RUNS
 from layby.core.schedules import due
+from layby.core.tag_names import AFTER
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from layby.core import birth
 from layby.core import commands as c
+from layby.core import tag_names
 from layby.core.fields import MAX_PRIORITY, MAX_SLOTS
 from layby.core.queue import TaskPlace
 from tests.helpers import requests as r
@@ -149,7 +149,7 @@ def test_the_priority_of_a_run_is_added_to_that_of_each_node(world: World) -> No
         "d": (0, 1),
     }
     assert world.task("run/x").priority == 0  # roots need no slot, so they have no turn
-    assert birth.PRIORITY in world.promise("run/x").tags
+    assert tag_names.PRIORITY in world.promise("run/x").tags
     world.ok(take(9))
     for each in "abd":
         world.ok(r.fail(f"run/x:{each}"))
@@ -175,7 +175,11 @@ def test_a_schedule_gives_its_runs_their_priority(world: World) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "201", "-201", "1e3", "--1", "1.5", "٣"])
 def test_a_tag_that_is_no_priority_counts_as_none(world: World, text: str) -> None:
-    tags = {"resonate:target": "poll://any@layby.g", birth.PRIORITY: text, birth.SLOTS: text}
+    tags = {
+        "resonate:target": "poll://any@layby.g",
+        tag_names.PRIORITY: text,
+        tag_names.SLOTS: text,
+    }
     world.ok(c.CreatePromise(id="x", timeout_at=9, tags=tags))
     assert (world.task("x").priority, world.task("x").slots in (1, 201)) == (0, True)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from layby.core import birth
 from layby.core import commands as c
 from layby.core import queries as q
+from layby.core import tag_names
 from layby.core.validate import MAX_VALUE_CHARS, problems
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_said(request_: c.Command | q.Query, why: str) -> None:
         assert not world.dump().promises
 
 
-@pytest.mark.parametrize("tag", sorted(birth.RESERVED))
+@pytest.mark.parametrize("tag", sorted(tag_names.RESERVED))
 def test_what_is_believed_of_a_tag_is_not_for_a_client_to_say(tag: str) -> None:
     """In whichever request that creates a promise: whom a trigger asks for, whose checkpoints a
     task keeps, whose wait a person has ended.
@@ -143,7 +143,10 @@ def test_what_is_believed_of_a_tag_is_not_for_a_client_to_say(tag: str) -> None:
         with World() as world:
             reply = world.send(request)
             assert reply.status == 400
-            assert str(reply.data) == f"{tag} is reserved: it is set by {birth.RESERVED[tag]} alone"
+            assert (
+                str(reply.data)
+                == f"{tag} is reserved: it is set by {tag_names.RESERVED[tag]} alone"
+            )
 
 
 def test_several_problems_are_told_together() -> None:

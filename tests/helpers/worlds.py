@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, Self, cast
 
 import msgspec
 
-from layby.core import birth
+from layby.core import tag_names
 from layby.core.commands import Command
 from layby.core.invariants import check
 from layby.core.model import Millis, Promise, Task
@@ -234,7 +234,7 @@ def _records(shown: object) -> Generator[dict[str, Any]]:
 
 def _is_join(record: dict[str, Any]) -> bool:
     """Answers about a map leave out what all of its items share (`JoinData`)."""
-    return record["tags"].get(birth.KIND) == "join"
+    return record["tags"].get(tag_names.KIND) == "join"
 
 
 def _without_param(record: dict[str, Any]) -> dict[str, Any]:

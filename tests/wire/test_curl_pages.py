@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layby.core import commands as c
-from layby.core.model import MOVABLE
+from layby.core.tag_names import MOVABLE
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
 from tests.helpers.worlds import World

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from layby.core import birth
+from layby.core import birth, tag_names
 from layby.core.model import Promise
 from layby.workflow.child_states import caller_named, child_states, children_of, shown_in
 
 
 def root(root_id: str, caller: str = "run/p:ship", **changed: object) -> Promise:
-    tags = {birth.NAME: "order", birth.PARENT: "run/p", birth.CALLER: caller}
+    tags = {tag_names.NAME: "order", tag_names.PARENT: "run/p", tag_names.CALLER: caller}
     row = Promise(root_id, root_id, "{}", birth.encoded(tags), 1_000, 0)
     return msgspec.structs.replace(row, **changed)
 
@@ -33,7 +33,7 @@ def test_the_latest_life_counts():
 
 
 def test_a_detached_child_is_marked():
-    tags = {birth.NAME: "order", birth.PARENT: "run/p", birth.DETACHED: "true"}
+    tags = {tag_names.NAME: "order", tag_names.PARENT: "run/p", tag_names.DETACHED: "true"}
     assert child_states([root("run/a", tags=birth.encoded(tags))], now=0)[0].detached
 
 
@@ -47,7 +47,7 @@ def test_a_life_of_the_parent_shows_what_it_can_have_seen():
 
 
 def test_children_of_all_lives_are_asked_for_at_once():
-    assert children_of("run/p:life/2").tags == {birth.PARENT: "run/p"}
+    assert children_of("run/p:life/2").tags == {tag_names.PARENT: "run/p"}
 
 
 def test_whose_child_it_is():

@@ -10,10 +10,10 @@ from layby.cli.expected_replies import Refused, expect
 from layby.cli.options import DURATION, JSON, as_json, json_or_text, placed
 from layby.cli.promises import print_promise
 from layby.client.interface import Client
-from layby.core.birth import DELAY, TARGET
 from layby.core.commands import CreatePromise, WatchPromise
 from layby.core.model import Promise
 from layby.core.replies import PromiseData
+from layby.core.tag_names import DELAY, TARGET
 from layby.errors import UsageError
 from layby.wire import json_values
 

@@ -16,13 +16,13 @@ from layby.cli.expected_replies import Row, expect, explained, pages, run_rows
 from layby.cli.options import as_json, reaching
 from layby.cli.printable import printable
 from layby.client.interface import Client
-from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
 from layby.core.ids import LIFE
 from layby.core.joins import is_below_join
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import CountItems, SearchPromises
 from layby.core.replies import Explanation, ItemCounts
+from layby.core.tag_names import TARGET, TIMER
 from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.child_states import (

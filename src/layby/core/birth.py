@@ -8,74 +8,28 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, MAX_SLOTS, Tags, Value
 from layby.core.ids import root_of
 from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later
-from layby.core.resumption import CANCELS, ON_CANCEL, PRINCIPAL, TRIGGER, TRIGGER_GROUP
+from layby.core.resumption import TRIGGER_GROUP
 from layby.core.settlement import make_ready, settle_all
+from layby.core.tag_names import (
+    AFTER,
+    BRANCH,
+    DELAY,
+    EXPIRED,
+    EXTERNAL,
+    KEEPS,
+    KIND,
+    LIMITS,
+    NAME,
+    PLACEHOLDER,
+    PRIORITY,
+    SCHEDULE,
+    SLOTS,
+    TARGET,
+    TIMER,
+)
 
 _encoder = msgspec.json.Encoder()
 _tags, _ids = msgspec.json.Decoder(Tags), msgspec.json.Decoder(tuple[str, ...])
-
-TARGET = "resonate:target"
-DELAY = "resonate:delay"
-TIMER = "resonate:timer"
-EXTERNAL = "resonate:external"
-BRANCH = "resonate:branch"
-NAME = "layby:name"
-KIND = "layby:kind"
-PLACEHOLDER = "layby:placeholder"
-KEEPS = "layby:keeps"
-"""On a task that runs again: the same task in an earlier life, whose checkpoints it keeps. On an
-item: the same item in an earlier join of its `map`."""
-PRIORITY = "layby:priority"
-"""On a node: its priority. On a root: that of its run, which is part of its nodes'."""
-SLOTS = "layby:slots"
-"""On a node: how many slots of its worker its body holds."""
-SCHEDULE = "resonate:schedule"
-AFTER = "layby:after"
-"""On the root of a run that was queued: the roots it waits for, as a JSON list."""
-LIMITS = "layby:limits"
-"""On a task of a run: names of the limits it runs under, as a JSON list."""
-PARENT = "layby:parent"
-"""On the root of a child run: the (first) root of the run that it belongs to."""
-CALLER = "layby:caller"
-"""On the root of a child run: the task that has started it."""
-DETACHED = "layby:detached"
-"""On the root of a child run: what ends its parent does not end it."""
-EXPIRED = "layby:expired"
-"""On what is left of a pruned promise: when that was."""
-EXIT = "layby:exit"
-"""On a promise below a task: what a person has decided about one of its waits. The task."""
-MAPS = "layby:maps"
-"""On a join: which task it runs for each item, by a name that other processes find it by."""
-COLLECTS = "layby:collects"
-"""On a join that failures of its items do not end."""
-LIMITED = "layby:limit"
-"""On a join that limits them: how many of its items may be open at once."""
-
-_BY_RUNS = "starting a run"
-_BY_CHILDREN = "a task that starts a run"
-_BY_DEFERS = "layby.task.defer"
-_BY_MAPS = "layby.map.add"
-RESERVED = {
-    PLACEHOLDER: "waiting for a promise that does not exist",
-    KEEPS: "running a run again",
-    AFTER: "a schedule of runs",
-    LIMITS: _BY_RUNS,
-    PARENT: _BY_CHILDREN,
-    CALLER: _BY_CHILDREN,
-    DETACHED: _BY_CHILDREN,
-    EXPIRED: "pruning",
-    EXIT: "layby.task.wake and layby.task.extend",
-    TRIGGER: _BY_DEFERS,
-    ON_CANCEL: _BY_DEFERS,
-    CANCELS: "the end of a trigger",
-    PRINCIPAL: _BY_DEFERS,
-    MAPS: _BY_MAPS,
-    COLLECTS: _BY_MAPS,
-    LIMITED: _BY_MAPS,
-}
-"""Tags that are believed as they stand, and what alone sets them. A request with one would speak of
-tasks, and act for others, that its token need not cover.
-"""
 
 
 def encoded(value: Value | Tags) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from layby.core import birth, validate
+from layby.core import birth, tag_names, validate
 from layby.core.draft import Draft
 from layby.core.fields import Int64, Tags
 from layby.core.footprint import Footprint
@@ -70,27 +70,33 @@ class Caller(Struct, frozen=True, rename="camel"):
     @property
     def tags(self) -> Tags:
         """What the root of the child keeps of it."""
-        own = {birth.PARENT: self.parent, birth.CALLER: self.id}
-        return own | {birth.DETACHED: "true"} if self.detach else own
+        own = {tag_names.PARENT: self.parent, tag_names.CALLER: self.id}
+        return own | {tag_names.DETACHED: "true"} if self.detach else own
 
 
 def parent_of(child: Promise) -> str | None:
     """The (first) root of the run that this root is a child of; None if it is not one."""
-    return _tags(child.tags).get(birth.PARENT) if f'"{birth.PARENT}":' in child.tags else None
+    return (
+        _tags(child.tags).get(tag_names.PARENT) if f'"{tag_names.PARENT}":' in child.tags else None
+    )
 
 
 def caller_of(child: Promise) -> str | None:
     """The task that has started this root; None if no task has."""
-    return _tags(child.tags).get(birth.CALLER) if f'"{birth.CALLER}":' in child.tags else None
+    return (
+        _tags(child.tags).get(tag_names.CALLER) if f'"{tag_names.CALLER}":' in child.tags else None
+    )
 
 
 def is_detached(child: Promise) -> bool:
-    return f'"{birth.DETACHED}":' in child.tags
+    return f'"{tag_names.DETACHED}":' in child.tags
 
 
 def without_caller(tags: Tags) -> Tags:
     """Of a child that is run again by somebody else than its caller."""
-    return {key: each for key, each in tags.items() if key not in (birth.CALLER, birth.DETACHED)}
+    return {
+        key: each for key, each in tags.items() if key not in (tag_names.CALLER, tag_names.DETACHED)
+    }
 
 
 def refusal(d: Draft, caller: Caller | None) -> Reply | None:

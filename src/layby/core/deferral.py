@@ -9,20 +9,17 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from layby.core import birth, promises, validate, values, waits
+from layby.core import birth, promises, tag_names, validate, values, waits
 from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import Int64, Tags
 from layby.core.footprint import Footprint
 from layby.core.kinds import Ids, Problems, Sender, declare
-from layby.core.model import NEVER, Millis, Promise, Task, deadline
+from layby.core.model import EMPTY, NEVER, Millis, Promise, Task, deadline
 from layby.core.nesting import TOO_DEEP, is_too_deep
 from layby.core.replies import DeferData, Reply, ok, refuse
 from layby.core.resumption import (
     NOTHING_GIVEN,
-    ON_CANCEL,
-    PRINCIPAL,
-    TRIGGER,
     TRIGGER_GROUP,
     Resumption,
     clean_up_id,
@@ -30,6 +27,7 @@ from layby.core.resumption import (
     own_id,
 )
 from layby.core.settlement import end_deferral
+from layby.core.tag_names import ON_CANCEL, PRINCIPAL, TRIGGER
 from layby.core.takes import take_next
 from layby.core.tasks import handles_claim
 from layby.core.tries import GiveUpClaim
@@ -237,7 +235,7 @@ def _begin_wait(d: Draft, c: DeferTask, own: str) -> Resumption:
         fires_at = known.fires_at(d.now)
         needs_timer = ends_at is not None and ends_at < fires_at
         until = ends_at if needs_timer else fires_at
-        birth.create(d, own, fires_at, birth.EMPTY, {birth.TIMER: "true"})
+        birth.create(d, own, fires_at, EMPTY, {tag_names.TIMER: "true"})
     elif known is not None:
         trigger = known.awaited
         if d.promise(trigger) is None:
@@ -266,7 +264,7 @@ def _begin_wait(d: Draft, c: DeferTask, own: str) -> Resumption:
 
 
 def create_deadline(d: Draft, own: str, ends_at: Millis) -> None:
-    birth.create(d, deadline_id(own), ends_at, birth.EMPTY, {birth.TIMER: "true"})
+    birth.create(d, deadline_id(own), ends_at, EMPTY, {tag_names.TIMER: "true"})
 
 
 def create_trigger(
@@ -274,8 +272,8 @@ def create_trigger(
 ) -> None:
     """Its task is for trigger managers that have its class; its timeout is that of the wait."""
     tags: Tags = {
-        birth.TARGET: target_of(TRIGGER_GROUP),
-        birth.NAME: spec.kind,
+        tag_names.TARGET: target_of(TRIGGER_GROUP),
+        tag_names.NAME: spec.kind,
         TRIGGER: task_id,
     }
     if spec.on_cancel:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from layby.core import birth, promises, validate, values, waits
+from layby.core import birth, promises, tag_names, validate, values, waits
 from layby.core.deferral import TriggerSpec, create_deadline, create_trigger
 from layby.core.draft import Draft
 from layby.core.exit_refusals import why_not_waiting
@@ -12,7 +12,7 @@ from layby.core.fields import NOTHING, Int64, Value
 from layby.core.footprint import Footprint
 from layby.core.held_exits import ExitDecision, HeldExit, extend_held, keep, kept_id, wake_held
 from layby.core.kinds import Ids, Problems, Sender, declare, handles
-from layby.core.model import NEVER, Millis, Promise, Task, Wait, deadline
+from layby.core.model import EMPTY, NEVER, Millis, Promise, Task, Wait, deadline
 from layby.core.questions import BY, REASON
 from layby.core.replies import ExitData, Reply, ok, refuse
 from layby.core.resumption import Resumption, clean_up_id, deadline_id, own_id, principal_of
@@ -99,7 +99,7 @@ def wake_deferred(d: Draft, c: WakeTask, task: Task, waited: Resumption) -> Repl
         d.put_task(task.resuming(told))
         settle(d, _there(d, waited.trigger), state, value)
     else:
-        created = birth.create(d, c.own_id, NEVER, birth.EMPTY, {})
+        created = birth.create(d, c.own_id, NEVER, EMPTY, {})
         settle(d, created, state, value)
         end_deferral(d, task, told.ended(c.own_id))
     return ok(ExitData(d.tasks[c.id]))
@@ -203,7 +203,7 @@ def _moved(d: Draft, c: ExtendWait, waited: Resumption, ends_at: Millis | None) 
         return replace(waited, trigger=c.own_id, until=ends_at)
     if waited.own and waited.deadline is None:
         fires_at = NEVER if ends_at is None else ends_at
-        birth.create(d, c.own_id, fires_at, birth.EMPTY, {birth.TIMER: "true"})
+        birth.create(d, c.own_id, fires_at, EMPTY, {tag_names.TIMER: "true"})
         return replace(waited, trigger=c.own_id, until=ends_at)
     fires_at = trigger.timeout_at if waited.own else None
     if ends_at is None or (fires_at is not None and fires_at <= ends_at):

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core import birth, values, waits
+from layby.core import birth, tag_names, values, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.exit_refusals import (
@@ -24,7 +24,7 @@ from layby.core.exit_refusals import (
     why_not_extended,
     why_not_waiting,
 )
-from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task
+from layby.core.model import EMPTY, NEVER, Message, Millis, Promise, PromiseState, Task
 from layby.core.replies import ExitData, Reply, ok, refuse
 from layby.core.settlement import settle
 from layby.core.waits import WaitingOn
@@ -131,7 +131,7 @@ def _end_condition(
         return refuse(409, goes_on(standing))
     if _is_past(d, task, record_id):
         return refuse(409, TOO_LATE)
-    created = birth.create(d, record_id, NEVER, birth.EMPTY, {birth.EXIT: task.id})
+    created = birth.create(d, record_id, NEVER, EMPTY, {tag_names.EXIT: task.id})
     settle(d, created, decision.state, decision.value)
     return decision
 
@@ -199,7 +199,7 @@ def exit_of(promise: Promise) -> HeldExit | None:
     It is below the task. Requests may not name the tag, but earlier ones may have: whoever could
     create a promise elsewhere has decided nothing.
     """
-    if not is_exit(promise) or promise.param == birth.EMPTY:
+    if not is_exit(promise) or promise.param == EMPTY:
         return None
     if not promise.id.startswith(f"{exit_task(promise)}."):
         return None
@@ -219,18 +219,18 @@ def kept_id(own_id: str) -> str:
 
 def exit_task(promise: Promise) -> str:
     """Whose wait it is."""
-    return msgspec.json.decode(promise.tags, type=dict[str, str])[birth.EXIT]
+    return msgspec.json.decode(promise.tags, type=dict[str, str])[tag_names.EXIT]
 
 
 def is_exit(promise: Promise) -> bool:
     """Whether a person has ended the wait whose record this is."""
-    return f'"{birth.EXIT}":' in promise.tags
+    return f'"{tag_names.EXIT}":' in promise.tags
 
 
 def keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
     """Who did it and why stays, and a copy of the call finds it; the holder is told of it."""
     param = values.text_of(values.wrap(msgspec.json.encode(exit_)))
-    kept = birth.create(d, decision.promise_id, NEVER, param, {birth.EXIT: task.id})
+    kept = birth.create(d, decision.promise_id, NEVER, param, {tag_names.EXIT: task.id})
     settle(d, kept, decision.state, decision.value)
     if (inbox := _inbox(d, task)) is not None:
         d.send(Message(kept.id, "unblock", inbox))

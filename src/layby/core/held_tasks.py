@@ -4,13 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from layby.core import birth, promises, strict, validate, values
+from layby.core import birth, promises, strict, tag_names, validate, values
 from layby.core.draft import Draft
 from layby.core.fields import MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
 from layby.core.footprint import Footprint
 from layby.core.held_exits import is_exit
 from layby.core.kinds import Ids, Problems, Sender, declare
-from layby.core.model import NEVER, Millis, Promise, Task, deadline
+from layby.core.model import EMPTY, NEVER, Millis, Promise, Task, deadline
 from layby.core.promises import CreatePromise
 from layby.core.replies import AnnotateData, PromiseData, Reply, ok
 from layby.core.settlement import settle
@@ -138,7 +138,7 @@ class CreateBelow(FencedCommand, frozen=True):
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update((self.id, self.promise_id))
-        if branch := self.tags.get(birth.BRANCH):
+        if branch := self.tags.get(tag_names.BRANCH):
             into.born_into.add((self.promise_id, branch))
 
     def creating(self, timeout_at: Millis) -> CreatePromise:
@@ -158,7 +158,7 @@ class CreateBelow(FencedCommand, frozen=True):
             yield "Promise ID must not equal the task ID"
         if self.timeout < 0:
             yield "timeout must be non-negative"
-        if birth.DELAY in self.tags:
+        if tag_names.DELAY in self.tags:
             yield "resonate:delay is an instant: create the promise by promise.create"
         yield from validate.tags(self.tags)
 
@@ -185,7 +185,7 @@ def _recorded(d: Draft, c: AnnotateTask) -> Promise | None:
         return None
     recorded = d.promise(c.record_id)
     if recorded is None:
-        created = birth.create(d, c.record_id, NEVER, birth.EMPTY, {})
+        created = birth.create(d, c.record_id, NEVER, EMPTY, {})
         recorded = settle(d, created, "resolved", birth.encoded(c.record))
     return recorded
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from layby.core import birth, values
+from layby.core import tag_names, values
 from layby.core.draft import Draft
 from layby.core.fields import Tags
 from layby.core.model import Promise, PromiseState, Task, Wait
@@ -71,7 +71,9 @@ def caller_of(join_id: str) -> str:
 def mapped_by(promise: Promise) -> str | None:
     """Of a join: the name of the task that it runs for each item."""
     return (
-        _tags.decode(promise.tags).get(birth.MAPS) if f'"{birth.MAPS}":' in promise.tags else None
+        _tags.decode(promise.tags).get(tag_names.MAPS)
+        if f'"{tag_names.MAPS}":' in promise.tags
+        else None
     )
 
 
@@ -102,7 +104,7 @@ def outcome(join: Task) -> tuple[PromiseState, str]:
 def _has_failed(d: Draft, join: Task, item: str) -> bool:
     awaited, call = d.promise(item), d.promise(join.id)
     failed = awaited is not None and awaited.state not in ("pending", "resolved")
-    return failed and call is not None and f'"{birth.COLLECTS}":' not in call.tags
+    return failed and call is not None and f'"{tag_names.COLLECTS}":' not in call.tags
 
 
 def _wrapped(value: object) -> str:

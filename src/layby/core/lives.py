@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from layby.core import birth, children, validate, values
+from layby.core import birth, children, tag_names, validate, values
 from layby.core.children import Caller
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
@@ -203,16 +203,16 @@ def _create(d: Draft, c: RerunRun) -> None:
         (c.node_id(node.id), "end" if node.cleanup else "all") for node in c.nodes
     ]
     root_tags = _tags(before.tags)
-    root_tags.pop(birth.AFTER, None)  # it does not queue again
+    root_tags.pop(tag_names.AFTER, None)  # it does not queue again
     if c.caller is not None:
         root_tags = children.without_caller(root_tags) | c.caller.tags
     create_after(d, c.root_id, timeout_at, param, root_tags, d.now, awaited)
     for node in c.nodes:
         source = d.promise(c.source_id(node))
         assert source is not None
-        tags = {key: value for key, value in _tags(source.tags).items() if key != birth.KEEPS}
+        tags = {key: value for key, value in _tags(source.tags).items() if key != tag_names.KEEPS}
         if node.keep:
-            tags[birth.KEEPS] = source.id
+            tags[tag_names.KEEPS] = source.id
         ends_at = NEVER if node.cleanup else timeout_at
         awaited = [*_awaited(c, node), *body_of(d, source)]
         create_after(d, c.node_id(node.id), ends_at, source.param, tags, d.now, awaited)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from layby.core import birth, joins, validate
+from layby.core import birth, joins, tag_names, validate
 from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_PRIORITY, NOTHING, Int64, Tags, Value
@@ -23,7 +23,7 @@ from layby.core.joins import MAX_EARLIER, MAX_ITEM_CHARS, MAX_ITEMS, item_id
 from layby.core.kinds import Ids, Problems, Sender, declare
 from layby.core.limit import MOST, Limit, limit_names
 from layby.core.limits import define
-from layby.core.model import Promise, Task, Wait
+from layby.core.model import EMPTY, Promise, Task, Wait
 from layby.core.replies import JoinData, Reply, ok, refuse
 from layby.core.runs import body_of, create_after
 from layby.core.settlement import make_ready
@@ -126,17 +126,21 @@ def add(d: Draft, c: AddItems, caller: Task, promise: Promise) -> Reply:
     if call.is_pending and join.items is None:
         _add(d, c, join, call, target_of(c.group or caller.group), caller.name or "")
     join, call = d.tasks.get(c.join_id, join), d.promises.get(c.join_id, call)
-    return ok(JoinData(replace(call, param=birth.EMPTY), join.items))
+    return ok(JoinData(replace(call, param=EMPTY), join.items))
 
 
 def _create(d: Draft, c: AddItems, caller: Task, promise: Promise) -> None:
     """It has no name, so no take ever finds it."""
     assert caller.group is not None
-    tags: Tags = {birth.TARGET: target_of(caller.group), birth.KIND: "join", birth.MAPS: c.task}
+    tags: Tags = {
+        tag_names.TARGET: target_of(caller.group),
+        tag_names.KIND: "join",
+        tag_names.MAPS: c.task,
+    }
     if c.collects:
-        tags[birth.COLLECTS] = "true"
+        tags[tag_names.COLLECTS] = "true"
     if c.limit is not None:
-        tags[birth.LIMITED] = str(c.limit)
+        tags[tag_names.LIMITED] = str(c.limit)
     birth.create_join(d, c.join_id, promise.timeout_at, birth.encoded(c.param), tags)
     d.wait(Wait(c.id, c.join_id, "below"))
     if c.limit is not None:
@@ -146,17 +150,17 @@ def _create(d: Draft, c: AddItems, caller: Task, promise: Promise) -> None:
 
 def _add(d: Draft, c: AddItems, join: Task, call: Promise, target: str, name: str) -> None:
     """They end when their caller would, at the latest."""
-    tags: Tags = {birth.TARGET: target, birth.NAME: name, birth.KIND: "node"}
+    tags: Tags = {tag_names.TARGET: target, tag_names.NAME: name, tag_names.KIND: "node"}
     if c.priority:
-        tags[birth.PRIORITY] = str(c.priority)
+        tags[tag_names.PRIORITY] = str(c.priority)
     if c.slots != 1:
-        tags[birth.SLOTS] = str(c.slots)
+        tags[tag_names.SLOTS] = str(c.slots)
     if c.all_limits:
-        tags[birth.LIMITS] = msgspec.json.encode(c.all_limits).decode()
+        tags[tag_names.LIMITS] = msgspec.json.encode(c.all_limits).decode()
     new = list(_missing(d, c))
     for index, item in new:
         key, source = item_id(join.id, index), _source(d, c, index, item)
-        own = tags if source is None else tags | {birth.KEEPS: source.id}
+        own = tags if source is None else tags | {tag_names.KEEPS: source.id}
         body = () if source is None else body_of(d, source)
         create_after(d, key, call.timeout_at, birth.encoded(item), own, d.now, body)
         d.wait(Wait(key, join.id, "all"))

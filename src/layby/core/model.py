@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from layby.core.ids import life_id, root_of
 from layby.core.left_waits import LeftWait, read_left_wait, shown_wait
 from layby.core.resumption import TRIGGER_GROUP, Resumption, read_resumption
+from layby.core.tag_names import MOVABLE
 from layby.core.values import error
 
 Millis = int
@@ -23,8 +24,6 @@ Millis = int
 NEVER: Final[Millis] = 2**53 - 1
 FAR: Final[Millis] = 2**63 - 1
 EMPTY: Final = "{}"
-MOVABLE: Final = "layby:movable"
-"""The tag of a promise that a task has made to wait for: its deadline may be moved by hand."""
 _HAS_MOVABLE: Final = f'"{MOVABLE}":'
 _TIME_IS_UP: Final = error("TimedOut", "it did not settle in time")
 MAX_AWAITED: Final = 64

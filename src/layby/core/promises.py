@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import field
 
-from layby.core import birth, strict, validate, values
+from layby.core import birth, strict, tag_names, validate, values
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
@@ -61,12 +61,12 @@ class CreatePromise(PromiseCommand, frozen=True):
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
-        if branch := self.tags.get(birth.BRANCH):
+        if branch := self.tags.get(tag_names.BRANCH):
             into.born_into.add((self.id, branch))
 
     def named_ids(self) -> Ids:
         """A branch is an id too: creating a promise in a branch shows what else is in it."""
-        branch = self.tags.get(birth.BRANCH)
+        branch = self.tags.get(tag_names.BRANCH)
         return (self.id, branch) if branch else (self.id,)
 
     def problems(self) -> Problems:

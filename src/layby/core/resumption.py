@@ -11,23 +11,15 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from layby.core.tag_names import ON_CANCEL, PRINCIPAL, TRIGGER
+
 if TYPE_CHECKING:
     from layby.core.model import Millis, Promise
 
 TRIGGER_GROUP: Final = "triggers"
 """The group whose workers run triggers: trigger managers, and nobody else."""
-TRIGGER: Final = "layby:trigger"
-"""On a trigger: the task that waits for it."""
-ON_CANCEL: Final = "layby:on-cancel"
-"""On a trigger: when it is cancelled or times out, something has to be done about it."""
-CANCELS: Final = "layby:cancels"
-"""On the task that does it: the trigger."""
 _HAS_TRIGGER: Final = f'"{TRIGGER}":'
 _HAS_ON_CANCEL: Final = f'"{ON_CANCEL}":'
-PRINCIPAL: Final = "layby:principal"
-"""On a trigger: for whom it asks, if a server has said so. Polls are shared by those for whom it is
-the same.
-"""
 CLEAN_UP: Final = ".cancel"
 NOTHING_GIVEN: Final = Raw(b"{}")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from layby.core import birth, children, validate
+from layby.core import birth, children, tag_names, validate
 from layby.core.address import target_of
 from layby.core.children import Caller
 from layby.core.draft import Draft
@@ -154,30 +154,30 @@ def start_scheduled(
     `after`: roots of other runs that its first nodes wait for.
     """
     if birth.is_absent(d.promise(c.id)) and not _taken_ids(d, c):
-        tags = root_tags(c) | {birth.SCHEDULE: schedule_id}
+        tags = root_tags(c) | {tag_names.SCHEDULE: schedule_id}
         if after:
-            tags[birth.AFTER] = msgspec.json.encode(after).decode()
+            tags[tag_names.AFTER] = msgspec.json.encode(after).decode()
         _create(d, c, at, tags, after)
 
 
 def root_tags(c: "StartRun | CreateRunSchedule") -> Tags:
     tags = _tags_of(c.group, c.name, "root")
-    return tags | {birth.PRIORITY: str(c.priority)} if c.priority else tags
+    return tags | {tag_names.PRIORITY: str(c.priority)} if c.priority else tags
 
 
 def _node_tags(c: StartRun, node: Node) -> Tags:
     tags = _tags_of(node.group or c.group, node.name, "node")
     if priority := c.priority + node.priority:
-        tags[birth.PRIORITY] = str(priority)
+        tags[tag_names.PRIORITY] = str(priority)
     if node.slots != 1:
-        tags[birth.SLOTS] = str(node.slots)
+        tags[tag_names.SLOTS] = str(node.slots)
     if node.limits:
-        tags[birth.LIMITS] = msgspec.json.encode(node.limits).decode()
+        tags[tag_names.LIMITS] = msgspec.json.encode(node.limits).decode()
     return tags
 
 
 def _tags_of(group: str, name: str, kind: str) -> Tags:
-    return {birth.TARGET: target_of(group), birth.NAME: name, birth.KIND: kind}
+    return {tag_names.TARGET: target_of(group), tag_names.NAME: name, tag_names.KIND: kind}
 
 
 def _taken_ids(d: Draft, c: StartRun) -> list[str]:

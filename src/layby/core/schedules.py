@@ -11,7 +11,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import field
 
-from layby.core import birth, overlaps, runs, strict, validate
+from layby.core import birth, overlaps, runs, strict, tag_names, validate
 from layby.core.address import group_of
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
@@ -74,7 +74,7 @@ class CreateSchedule(ScheduleCommand, frozen=True):
         yield from validate.size(self.promise_param, "promiseParam")
         if self.promise_timeout < 0:
             yield "promiseTimeout must be non-negative"
-        if birth.TARGET not in self.promise_tags:
+        if tag_names.TARGET not in self.promise_tags:
             yield "promiseTags must include a resonate:target tag"
         yield from validate.tags(self.promise_tags)
 
@@ -208,7 +208,7 @@ def priority(schedule: Schedule) -> int:
 def group(schedule: Schedule) -> str:
     """The group of its runs."""
     tags = msgspec.json.decode(schedule.promise_tags, type=Tags)
-    return group_of(tags[birth.TARGET]) or ""
+    return group_of(tags[tag_names.TARGET]) or ""
 
 
 @lru_cache(maxsize=64)
@@ -235,7 +235,7 @@ def _make(d: Draft, schedule: Schedule, at: Millis, promise_id: str, after: Sequ
 def _create_promise(d: Draft, schedule: Schedule, at: Millis, promise_id: str) -> None:
     tags = msgspec.json.decode(schedule.promise_tags, type=Tags)
     own = ("resonate:origin", "resonate:branch", "resonate:parent", "resonate:prefix")
-    tags |= {birth.SCHEDULE: schedule.id} | dict.fromkeys(own, promise_id)
+    tags |= {tag_names.SCHEDULE: schedule.id} | dict.fromkeys(own, promise_id)
     timeout_at = later(at, schedule.promise_timeout)
     birth.create(d, promise_id, timeout_at, schedule.promise_param, tags, at)
 

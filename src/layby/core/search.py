@@ -2,7 +2,7 @@
 
 import msgspec
 
-from layby.core import birth
+from layby.core import tag_names
 from layby.core.fields import Tags
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import (
@@ -37,7 +37,7 @@ def matches_run(query: ListRuns, promise: Promise, task: Task | None) -> bool:
         return False
     if query.state not in (None, promise.state):
         return False
-    wanted = {} if query.schedule is None else {birth.SCHEDULE: query.schedule}
+    wanted = {} if query.schedule is None else {tag_names.SCHEDULE: query.schedule}
     return query.name in (None, task.name) and has_tags(promise.tags, wanted)
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from layby.core import birth
+from layby.core import birth, tag_names
 from layby.core.fields import Tags
 from layby.core.kinds import Command, Problems
 from layby.core.settings import Settings
@@ -41,7 +41,7 @@ def lineage(promise_id: str, tags: Tags, separator: str) -> Problems:
     for tag in (ORIGIN, PREFIX):
         if separator in tags.get(tag, ""):
             yield f"{tag} must not contain '{separator}'"
-    for tag in (ORIGIN, birth.BRANCH, PARENT):
+    for tag in (ORIGIN, tag_names.BRANCH, PARENT):
         if tag in tags:
             yield from _below(promise_id, tag, tags[tag], separator)
 
@@ -60,7 +60,7 @@ def same_origin(awaiter: str, awaited: str, separator: str) -> Problems:
 
 
 def one_kind(tags: Tags) -> Problems:
-    if birth.TARGET in tags and birth.is_timer(tags):
+    if tag_names.TARGET in tags and birth.is_timer(tags):
         yield "resonate:timer and resonate:target exclude each other: a timer has no task"
 
 

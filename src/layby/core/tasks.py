@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct
 
-from layby.core import birth, promises, strict, validate, waits
+from layby.core import birth, promises, strict, tag_names, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_WAITS, Int64, Unread
 from layby.core.footprint import Footprint
@@ -100,7 +100,7 @@ class CreateTask(Command, frozen=True):
         into.ids.add(promise.id)
         into.leasing.add((promise.id, self.pid))
         into.branches_of.add(promise.id)
-        if branch := promise.tags.get(birth.BRANCH):
+        if branch := promise.tags.get(tag_names.BRANCH):
             into.branches.add(branch)
 
     def named_ids(self) -> Ids:
@@ -109,7 +109,7 @@ class CreateTask(Command, frozen=True):
     def problems(self) -> Problems:
         yield from validate.claim(self.pid, self.ttl)
         yield from self.action.data.problems()
-        if birth.TARGET not in self.action.data.tags:
+        if tag_names.TARGET not in self.action.data.tags:
             yield "Action must have a resonate:target tag"
 
     def lineage_problems(self, separator: str, /) -> Problems:
@@ -127,7 +127,7 @@ def create(d: Draft, c: CreateTask) -> Reply:
         return _create_claimed(d, c, action)
     task = d.task(action.id)
     if task is None and promise.is_expired:  # it had one
-        target = action.tags[birth.TARGET]
+        target = action.tags[tag_names.TARGET]
         return ok(ClaimData(Task(promise.id, target).fulfilled(), promise))
     if task is None:
         return refuse(422, "The promise does not have a resonate:target tag")

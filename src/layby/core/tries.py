@@ -2,13 +2,13 @@
 
 from msgspec import Struct
 
-from layby.core import birth, validate, waits
+from layby.core import birth, tag_names, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Value
 from layby.core.footprint import Footprint
 from layby.core.ids import life_root_of
 from layby.core.kinds import Ids, Problems, Sender, declare
-from layby.core.model import Promise, Task, deadline
+from layby.core.model import EMPTY, Promise, Task, deadline
 from layby.core.promises import add_wait, settle_state
 from layby.core.replies import FailData, FinishData, Reply, ok
 from layby.core.settlement import Settler, make_ready, settle
@@ -174,7 +174,7 @@ def _ended(d: Draft, c: EndTry, root: Task | None) -> Promise | None:
 def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
     """A back-off is a wait like any other: suspended on a timer promise."""
     if birth.is_absent(d.promise(timer_id)):
-        birth.create(d, timer_id, retry_at, birth.EMPTY, {birth.TIMER: "true"})
+        birth.create(d, timer_id, retry_at, EMPTY, {tag_names.TIMER: "true"})
     timer = d.promise(timer_id)
     if timer is not None and timer.is_armed:
         add_wait(d, timer_id, task.id)

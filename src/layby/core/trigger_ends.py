@@ -10,7 +10,8 @@ from layby.core import values
 from layby.core.draft import Draft
 from layby.core.fields import Tags
 from layby.core.model import EMPTY, NEVER, Promise, Task, Wait
-from layby.core.resumption import CANCELS, ON_CANCEL, Resumption, clean_up_id, cleans_up
+from layby.core.resumption import Resumption, clean_up_id, cleans_up
+from layby.core.tag_names import CANCELS, ON_CANCEL
 
 _tags: Final = msgspec.json.Decoder(Tags)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from layby.core import address, birth
+from layby.core import address, birth, tag_names
 from layby.core.fields import (
     MAX_CLAIMS,
     MAX_NAMES,
@@ -228,34 +228,34 @@ def count(number: int, most: int, what: str) -> Sequence[str]:
 def tags(named: Tags) -> Problems:
     yield from _target(named)
     yield from _columns(named)
-    for tag in sorted(birth.RESERVED.keys() & named.keys()):
-        yield f"{tag} is reserved: it is set by {birth.RESERVED[tag]} alone"
+    for tag in sorted(tag_names.RESERVED.keys() & named.keys()):
+        yield f"{tag} is reserved: it is set by {tag_names.RESERVED[tag]} alone"
     yield from count(len(named), MAX_TAGS, "tags")
     characters = sum(len(key) + len(value) for key, value in named.items())
     yield from count(characters, MAX_TAGS_CHARS, "characters of tags")
 
 
 def delay(tags: Tags, timeout_at: int) -> Problems:
-    if birth.DELAY not in tags:
+    if tag_names.DELAY not in tags:
         return
     instant = birth.delay_of(tags)
     if instant is None:
         yield "resonate:delay must be a non-negative integer"
     elif instant >= timeout_at:
         yield "resonate:delay must be less than timeoutAt"
-    if birth.TARGET not in tags:
+    if tag_names.TARGET not in tags:
         yield "resonate:delay requires a resonate:target tag"
 
 
 def _target(tags: Tags) -> Problems:
-    target = tags.get(birth.TARGET)
+    target = tags.get(tag_names.TARGET)
     if target is not None and not is_address(target):
         yield "Invalid resonate:target address"
 
 
 def _columns(tags: Tags) -> Problems:
     """Tags that have a column of their own must fit into it."""
-    for name in (birth.BRANCH, birth.NAME):
+    for name in (tag_names.BRANCH, tag_names.NAME):
         if value := tags.get(name):
             yield from identifier(value, name)
 

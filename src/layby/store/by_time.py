@@ -8,7 +8,6 @@ continue from.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from layby.core.birth import SCHEDULE
 from layby.core.model import FAR, Millis, Promise, Task
 from layby.core.queries import (
     ExplainPromise,
@@ -24,6 +23,7 @@ from layby.core.search import (
     matches_waiting,
     projected,
 )
+from layby.core.tag_names import SCHEDULE
 from layby.core.waits import waits_since
 from layby.store import indexed_tags
 from layby.store.neighbours import Neighbours, explained

@@ -6,31 +6,32 @@ from typing import Final
 
 import msgspec
 
-from layby.core import birth, resumption
+from layby.core import tag_names
 from layby.core.commands import Tags
-from layby.core.model import EMPTY, MOVABLE, Promise
+from layby.core.model import EMPTY, Promise
+from layby.core.tag_names import MOVABLE
 
 COLUMN_OF: Final = {
-    birth.TARGET: "task_target",
-    birth.BRANCH: "branch",
-    birth.NAME: "task_name",
+    tag_names.TARGET: "task_target",
+    tag_names.BRANCH: "branch",
+    tag_names.NAME: "task_name",
 }
 """Tags that have a column: the column's index serves them. Without a target there is no task,
 and so no column for its name: then the name is stored like any other tag."""
 UNINDEXED: Final = frozenset(
     {
-        birth.KIND,
-        birth.PLACEHOLDER,
-        birth.KEEPS,
-        birth.AFTER,
-        birth.EXPIRED,
-        birth.CALLER,
-        birth.DETACHED,
-        resumption.TRIGGER,
-        resumption.ON_CANCEL,
-        resumption.CANCELS,
-        resumption.PRINCIPAL,
-        birth.EXIT,
+        tag_names.KIND,
+        tag_names.PLACEHOLDER,
+        tag_names.KEEPS,
+        tag_names.AFTER,
+        tag_names.EXPIRED,
+        tag_names.CALLER,
+        tag_names.DETACHED,
+        tag_names.TRIGGER,
+        tag_names.ON_CANCEL,
+        tag_names.CANCELS,
+        tag_names.PRINCIPAL,
+        tag_names.EXIT,
         MOVABLE,
     }
 )
@@ -45,7 +46,7 @@ def of(promise: Promise) -> Iterator[tuple[str, str, str]]:
         return
     tags = _decode(promise.tags)
     for key, value in tags.items():
-        if is_indexed(key) or (key == birth.NAME and birth.TARGET not in tags):
+        if is_indexed(key) or (key == tag_names.NAME and tag_names.TARGET not in tags):
             yield stored(key), stored(value), promise.id
 
 

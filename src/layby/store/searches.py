@@ -5,11 +5,11 @@ from heapq import merge
 from typing import Final
 
 from layby.core.address import group_of
-from layby.core.birth import NAME, SCHEDULE, TARGET
 from layby.core.commands import Tags
 from layby.core.joins import MAP
 from layby.core.model import NEVER, Millis, PromiseState
 from layby.core.queries import GetRecords, GetRun, ListHeld, ListRuns, Search
+from layby.core.tag_names import NAME, SCHEDULE, TARGET
 from layby.store import indexed_tags
 from layby.store.page_bounds import FIRST, Pair, id_of, next_chunk
 from layby.store.statements import LAST

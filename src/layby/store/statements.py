@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from layby.core.birth import SCHEDULE
 from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
 from layby.core.limit import ANY, PRIVATE
 from layby.core.model import EMPTY, NEVER
+from layby.core.tag_names import SCHEDULE
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect, quoted
 from layby.store.tables import (

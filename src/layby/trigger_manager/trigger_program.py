@@ -14,7 +14,8 @@ from layby.core.codes import code_for
 from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
-from layby.core.resumption import CANCELS, is_deferred_for, principal_of
+from layby.core.resumption import is_deferred_for, principal_of
+from layby.core.tag_names import CANCELS
 from layby.errors import ContextError, LaybyError, TriggerError, UsageError
 from layby.program import Failure, LoadedTask, Mapped, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
-from layby.core import birth
+from layby.core import birth, tag_names
 from layby.core.codes import Refusals
 from layby.core.fields import Tags
 from layby.core.model import (
@@ -86,8 +86,8 @@ class PromiseRecord(WireRecord, frozen=True):
             tags=tags,
             timeout_at=self.timeout_at if self.deadline is None else self.deadline,
             created_at=self.created_at,
-            timer=birth.TIMER in tags and birth.is_timer(_tags.decode(tags)),
-            expired_at=birth.expired_at(_tags.decode(tags)) if birth.EXPIRED in tags else None,
+            timer=tag_names.TIMER in tags and birth.is_timer(_tags.decode(tags)),
+            expired_at=birth.expired_at(_tags.decode(tags)) if tag_names.EXPIRED in tags else None,
             state=self.state,
             value=bytes(self.value).decode(),
             settled_at=self.settled_at,

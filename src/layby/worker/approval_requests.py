@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from msgspec import Struct, to_builtins
 
 from layby.core.answer_schema import schema_problem
-from layby.core.model import MOVABLE, NEVER, Millis, Promise
+from layby.core.model import NEVER, Millis, Promise
 from layby.core.questions import (
     APPROVAL,
     ASKER,
@@ -20,6 +20,7 @@ from layby.core.questions import (
     Question,
     question_of,
 )
+from layby.core.tag_names import MOVABLE
 from layby.core.waits import WaitingOn
 from layby.errors import DeferTimeout, UsageError
 from layby.wire import json_values

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from layby.core.commands import EnsurePromise
 from layby.core.held_exits import is_exit
-from layby.core.model import MOVABLE, NEVER, Millis, Promise
+from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
+from layby.core.tag_names import MOVABLE
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, LaybyError, error_for
 from layby.wire.durations import millis_of

@@ -16,7 +16,6 @@ import msgspec
 
 from layby.client.interface import WatchingClient
 from layby.client.patience import known, send_until_answered
-from layby.core.birth import TARGET
 from layby.core.commands import (
     AcquireTask,
     GetPromise,
@@ -29,6 +28,7 @@ from layby.core.commands import (
 from layby.core.model import Millis, Promise
 from layby.core.queries import Execute
 from layby.core.replies import Claim, ClaimData, PromiseData, TaskData
+from layby.core.tag_names import TARGET
 from layby.errors import StoreError
 from layby.program import Program
 from layby.wire.call_format import read_call

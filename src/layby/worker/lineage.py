@@ -5,9 +5,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from layby.core.birth import BRANCH, TARGET, root_of
+from layby.core.birth import root_of
 from layby.core.commands import Tags
 from layby.core.model import Promise
+from layby.core.tag_names import BRANCH, TARGET
 
 ORIGIN: Final = "resonate:origin"
 PARENT: Final = "resonate:parent"

@@ -10,7 +10,8 @@ from itertools import count
 from typing import Any, Final, TypedDict
 
 from layby.core import address
-from layby.core.model import MOVABLE, NEVER, Millis, Promise
+from layby.core.model import NEVER, Millis, Promise
+from layby.core.tag_names import MOVABLE
 from layby.errors import DeferTimeout, UsageError
 from layby.program import Served
 from layby.wire import json_values

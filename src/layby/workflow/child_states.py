@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from layby.core import birth
+from layby.core import tag_names
 from layby.core.children import caller_of, is_detached
 from layby.core.fields import Tags
 from layby.core.ids import root_of
@@ -36,7 +36,7 @@ class ChildState(Struct, frozen=True, kw_only=True):
 
 def children_of(run_root: str) -> SearchPromises:
     """The question that finds the roots of all lives of all children of a run."""
-    return SearchPromises(tags={birth.PARENT: root_of(run_root)}, limit=100)
+    return SearchPromises(tags={tag_names.PARENT: root_of(run_root)}, limit=100)
 
 
 def child_states(roots: Iterable[Promise], now: Millis) -> list[ChildState]:
@@ -64,7 +64,7 @@ def _state(run_id: str, root: Promise) -> ChildState:
     caller = _caller(root)
     return ChildState(
         run_id=run_id,
-        flow=_tags(root.tags).get(birth.NAME, ""),
+        flow=_tags(root.tags).get(tag_names.NAME, ""),
         state="Running" if root.is_pending else outcome.read_run(root).status,
         task="" if caller is None else caller.task_id,
         life=1 if caller is None else caller.life,

@@ -3,8 +3,7 @@
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from layby.core.birth import EMPTY
-from layby.core.model import Promise, Task
+from layby.core.model import EMPTY, Promise, Task
 from layby.core.resumption import TRIGGER_GROUP
 from layby.wire import json_values
 
