@@ -363,6 +363,12 @@ def free_port() -> int:
 # --- an orderly stop loses nothing -----------------------------------------------------------
 
 
+def ask_to_stop(worker: Process) -> None:
+    """Until it has heard it, it takes what is next."""
+    worker.send(signal.SIGTERM)
+    worker.hear("layby is stopping")
+
+
 def test_a_worker_that_is_stopped_in_a_plain_def_lets_it_end(site: Site):
     """Promised: "Nothing is counted as a failure or a crash" (guarantees.md): a task is handed back
     when its body has ended, not before, and what a thread has done counts.
@@ -373,7 +379,7 @@ def test_a_worker_that_is_stopped_in_a_plain_def_lets_it_end(site: Site):
     site.start("charger", "card")
     until(lambda: site.log.begun("/card:"), one)
     two = site.worker()
-    one.send(signal.SIGTERM)
+    ask_to_stop(one)
     assert {site.probe(f"probe-{number}") for number in range(3)} == {two.pid}
     assert site.log.begun("/card:") == 1
     site.open_gate("card")
@@ -389,7 +395,7 @@ def test_a_worker_that_is_stopped_hands_over_when_its_body_has_cleaned_up(site: 
     site.start("cleaner", "room")
     until(lambda: site.log.begun("/room:"), one)
     two = site.worker()
-    one.send(signal.SIGTERM)
+    ask_to_stop(one)
     assert {site.probe(f"probe-{number}") for number in range(3)} == {two.pid}
     assert site.log.begun("/room:") == 1
     site.open_gate("room")
@@ -405,7 +411,7 @@ def test_a_worker_that_is_stopped_lets_a_checkpoint_end(site: Site):
     site.start("checkpointer", "step")
     until(lambda: site.count("charging", "step"), one)
     two = site.worker()
-    one.send(signal.SIGTERM)
+    ask_to_stop(one)
     assert {site.probe(f"probe-{number}") for number in range(3)} == {two.pid}
     site.open_gate("step")
     assert one.end() == 0, one.tail
