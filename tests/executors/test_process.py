@@ -37,7 +37,7 @@ def is_running(pid):
     """A zombie that nobody has buried yet does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter while it is read
         return False
 
 

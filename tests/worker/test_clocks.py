@@ -215,7 +215,7 @@ def test_an_error_in_a_process_is_told_and_retried():
 def _is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter while it is read
         return False
 
 
