@@ -26,6 +26,8 @@ from layby.core.tag_names import (
     SLOTS,
     TARGET,
     TIMER,
+    has_tag,
+    tag_of,
 )
 
 _encoder = msgspec.json.Encoder()
@@ -38,22 +40,23 @@ def encoded(value: Value | Tags) -> str:
 
 def keeps(promise: Promise) -> str | None:
     """The task whose checkpoints this one keeps, if it keeps any."""
-    return _tags.decode(promise.tags).get(KEEPS) if f'"{KEEPS}":' in promise.tags else None
+    return tag_of(promise.tags, KEEPS)
 
 
 def schedule_of(tags: str) -> str | None:
     """The schedule that has made the promise with these encoded tags."""
-    return _tags.decode(tags).get(SCHEDULE) if f'"{SCHEDULE}":' in tags else None
+    return tag_of(tags, SCHEDULE)
 
 
 def run_priority_of(tags: str) -> int:
     """Of a run, by the encoded tags of its root."""
-    return priority_of(_tags.decode(tags)) if f'"{PRIORITY}":' in tags else 0
+    return priority_of(_tags.decode(tags)) if has_tag(tags, PRIORITY) else 0
 
 
 def awaited_runs(tags: str) -> tuple[str, ...]:
     """Of the root of a run that was queued: the roots it was to wait for."""
-    return _ids.decode(_tags.decode(tags)[AFTER]) if f'"{AFTER}":' in tags else ()
+    after = tag_of(tags, AFTER)
+    return () if after is None else _ids.decode(after)
 
 
 def delay_of(tags: Tags) -> Millis | None:

@@ -9,10 +9,9 @@ them: its children go on. Until then they also keep a child that has ended from 
 
 from collections.abc import Iterator
 
-import msgspec
 from msgspec import Struct
 
-from layby.core import birth, tag_names, validate
+from layby.core import birth, validate
 from layby.core.draft import Draft
 from layby.core.fields import Int64, Tags
 from layby.core.footprint import Footprint
@@ -20,9 +19,8 @@ from layby.core.ids import life_id, life_number, life_root_of, root_of
 from layby.core.kinds import Ids, Problems
 from layby.core.model import Millis, Promise, Wait
 from layby.core.replies import Reply, refuse
+from layby.core.tag_names import CALLER, DETACHED, PARENT, has_tag, tag_of
 from layby.core.tasks import holds
-
-_tags = msgspec.json.Decoder(Tags).decode
 
 
 class Caller(Struct, frozen=True, rename="camel"):
@@ -70,33 +68,27 @@ class Caller(Struct, frozen=True, rename="camel"):
     @property
     def tags(self) -> Tags:
         """What the root of the child keeps of it."""
-        own = {tag_names.PARENT: self.parent, tag_names.CALLER: self.id}
-        return own | {tag_names.DETACHED: "true"} if self.detach else own
+        own = {PARENT: self.parent, CALLER: self.id}
+        return own | {DETACHED: "true"} if self.detach else own
 
 
 def parent_of(child: Promise) -> str | None:
     """The (first) root of the run that this root is a child of; None if it is not one."""
-    return (
-        _tags(child.tags).get(tag_names.PARENT) if f'"{tag_names.PARENT}":' in child.tags else None
-    )
+    return tag_of(child.tags, PARENT)
 
 
 def caller_of(child: Promise) -> str | None:
     """The task that has started this root; None if no task has."""
-    return (
-        _tags(child.tags).get(tag_names.CALLER) if f'"{tag_names.CALLER}":' in child.tags else None
-    )
+    return tag_of(child.tags, CALLER)
 
 
 def is_detached(child: Promise) -> bool:
-    return f'"{tag_names.DETACHED}":' in child.tags
+    return has_tag(child.tags, DETACHED)
 
 
 def without_caller(tags: Tags) -> Tags:
     """Of a child that is run again by somebody else than its caller."""
-    return {
-        key: each for key, each in tags.items() if key not in (tag_names.CALLER, tag_names.DETACHED)
-    }
+    return {key: each for key, each in tags.items() if key not in (CALLER, DETACHED)}
 
 
 def refusal(d: Draft, caller: Caller | None) -> Reply | None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core import birth, tag_names, values, waits
+from layby.core import birth, values, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.exit_refusals import (
@@ -27,6 +27,7 @@ from layby.core.exit_refusals import (
 from layby.core.model import EMPTY, NEVER, Message, Millis, Promise, PromiseState, Task
 from layby.core.replies import ExitData, Reply, ok, refuse
 from layby.core.settlement import settle
+from layby.core.tag_names import EXIT, has_tag, tag_of
 from layby.core.waits import WaitingOn
 
 
@@ -131,7 +132,7 @@ def _end_condition(
         return refuse(409, goes_on(standing))
     if _is_past(d, task, record_id):
         return refuse(409, TOO_LATE)
-    created = birth.create(d, record_id, NEVER, EMPTY, {tag_names.EXIT: task.id})
+    created = birth.create(d, record_id, NEVER, EMPTY, {EXIT: task.id})
     settle(d, created, decision.state, decision.value)
     return decision
 
@@ -219,18 +220,20 @@ def kept_id(own_id: str) -> str:
 
 def exit_task(promise: Promise) -> str:
     """Whose wait it is."""
-    return msgspec.json.decode(promise.tags, type=dict[str, str])[tag_names.EXIT]
+    task_id = tag_of(promise.tags, EXIT)
+    assert task_id is not None
+    return task_id
 
 
 def is_exit(promise: Promise) -> bool:
     """Whether a person has ended the wait whose record this is."""
-    return f'"{tag_names.EXIT}":' in promise.tags
+    return has_tag(promise.tags, EXIT)
 
 
 def keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
     """Who did it and why stays, and a copy of the call finds it; the holder is told of it."""
     param = values.text_of(values.wrap(msgspec.json.encode(exit_)))
-    kept = birth.create(d, decision.promise_id, NEVER, param, {tag_names.EXIT: task.id})
+    kept = birth.create(d, decision.promise_id, NEVER, param, {EXIT: task.id})
     settle(d, kept, decision.state, decision.value)
     if (inbox := _inbox(d, task)) is not None:
         d.send(Message(kept.id, "unblock", inbox))

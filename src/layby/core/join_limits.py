@@ -5,9 +5,9 @@ It is made with the join, has a name that nobody else can give, and ends with it
 
 from typing import TYPE_CHECKING
 
-from layby.core import tag_names
 from layby.core.limit import PRIVATE
 from layby.core.model import Promise
+from layby.core.tag_names import LIMITED, has_tag
 
 if TYPE_CHECKING:
     from layby.core.draft import Draft
@@ -19,7 +19,7 @@ def own_limit(join_id: str) -> str:
 
 
 def is_limited(promise: Promise) -> bool:
-    return f'"{tag_names.LIMITED}":' in promise.tags
+    return has_tag(promise.tags, LIMITED)
 
 
 def end_limit(d: "Draft", join: Promise, *, is_last: bool) -> None:

@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
-from layby.core import tag_names, values
+from layby.core import values
 from layby.core.draft import Draft
-from layby.core.fields import Tags
 from layby.core.model import Promise, PromiseState, Task, Wait
 from layby.core.replies import ItemCounts
+from layby.core.tag_names import COLLECTS, MAPS, has_tag, tag_of
 
 _SHOWN: Final = {
     "resolved": "done",
@@ -25,7 +25,6 @@ _SHOWN: Final = {
     "rejected_timedout": "failed",
     "rejected_canceled": "cancelled",
 }
-_tags = msgspec.json.Decoder(Tags)
 
 MAP: Final = "map/"
 """What the ids of joins have after their caller's: no task's name contains a '/'."""
@@ -70,11 +69,7 @@ def caller_of(join_id: str) -> str:
 
 def mapped_by(promise: Promise) -> str | None:
     """Of a join: the name of the task that it runs for each item."""
-    return (
-        _tags.decode(promise.tags).get(tag_names.MAPS)
-        if f'"{tag_names.MAPS}":' in promise.tags
-        else None
-    )
+    return tag_of(promise.tags, MAPS)
 
 
 def told(d: Draft, join: Task, wait: Wait) -> Task:
@@ -104,7 +99,7 @@ def outcome(join: Task) -> tuple[PromiseState, str]:
 def _has_failed(d: Draft, join: Task, item: str) -> bool:
     awaited, call = d.promise(item), d.promise(join.id)
     failed = awaited is not None and awaited.state not in ("pending", "resolved")
-    return failed and call is not None and f'"{tag_names.COLLECTS}":' not in call.tags
+    return failed and call is not None and not has_tag(call.tags, COLLECTS)
 
 
 def _wrapped(value: object) -> str:

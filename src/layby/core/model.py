@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from layby.core.ids import life_id, root_of
 from layby.core.left_waits import LeftWait, read_left_wait, shown_wait
 from layby.core.resumption import TRIGGER_GROUP, Resumption, read_resumption
-from layby.core.tag_names import MOVABLE
+from layby.core.tag_names import MOVABLE, has_tag
 from layby.core.values import error
 
 Millis = int
@@ -24,7 +24,6 @@ Millis = int
 NEVER: Final[Millis] = 2**53 - 1
 FAR: Final[Millis] = 2**63 - 1
 EMPTY: Final = "{}"
-_HAS_MOVABLE: Final = f'"{MOVABLE}":'
 _TIME_IS_UP: Final = error("TimedOut", "it did not settle in time")
 MAX_AWAITED: Final = 64
 """Waits for promises of which a task remembers what they were for."""
@@ -139,7 +138,7 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_movable(self) -> bool:
-        return _HAS_MOVABLE in self.tags
+        return has_tag(self.tags, MOVABLE)
 
     @property
     def told_timeout_at(self) -> Millis:

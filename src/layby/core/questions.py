@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from layby.core.answer_schema import answer_problem
-from layby.core.fields import Tags, Value
+from layby.core.fields import Value
 from layby.core.model import Promise
 from layby.core.nesting import TOO_DEEP, is_too_deep
 from layby.core.replies import Reply, refuse
+from layby.core.tag_names import has_tag, tag_of
 
 APPROVAL: Final = "layby:approval"
 """The tag of approvals; it is `true`."""
@@ -26,7 +27,6 @@ VIA: Final = "layby:via"
 DENIED: Final = "Denied"
 MAX_PROMPT_CHARS: Final = 10_000
 
-_tags = msgspec.json.Decoder(Tags).decode
 _read_value = msgspec.json.Decoder(Value).decode
 
 
@@ -48,7 +48,7 @@ _read_question = msgspec.json.Decoder(Question).decode
 
 def asker_of(promise: Promise) -> str | None:
     """The task that asks; None if the promise is not an approval."""
-    return needed_by(promise) if f'"{APPROVAL}":' in promise.tags else None
+    return needed_by(promise) if has_tag(promise.tags, APPROVAL) else None
 
 
 def needed_by(promise: Promise) -> str | None:
@@ -56,9 +56,7 @@ def needed_by(promise: Promise) -> str | None:
 
     Both are below their task. Whoever may create a promise elsewhere does not ask in its name.
     """
-    if f'"{ASKER}":' not in promise.tags:
-        return None
-    asker = _tags(promise.tags).get(ASKER)
+    asker = tag_of(promise.tags, ASKER)
     return asker if asker and promise.id.startswith(f"{asker}.") else None
 
 

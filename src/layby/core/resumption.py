@@ -11,15 +11,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from layby.core.tag_names import ON_CANCEL, PRINCIPAL, TRIGGER
+from layby.core.tag_names import ON_CANCEL, PRINCIPAL, TRIGGER, has_tag, tag_of
 
 if TYPE_CHECKING:
     from layby.core.model import Millis, Promise
 
 TRIGGER_GROUP: Final = "triggers"
 """The group whose workers run triggers: trigger managers, and nobody else."""
-_HAS_TRIGGER: Final = f'"{TRIGGER}":'
-_HAS_ON_CANCEL: Final = f'"{ON_CANCEL}":'
 CLEAN_UP: Final = ".cancel"
 NOTHING_GIVEN: Final = Raw(b"{}")
 
@@ -106,21 +104,19 @@ def clean_up_id(trigger_id: str) -> str:
 
 def cleans_up(tags: str) -> bool:
     """Whether something is to be done if the trigger with these tags is cancelled or times out."""
-    return _HAS_ON_CANCEL in tags
+    return has_tag(tags, ON_CANCEL)
 
 
 def is_deferred_for(tags: str) -> bool:
     """Whether a task has deferred for the trigger with these tags. Any task in the group of
     triggers is run as one, but for whom others ask, nobody knows.
     """
-    return _HAS_TRIGGER in tags
+    return has_tag(tags, TRIGGER)
 
 
 def principal_of(tags: str) -> str:
     """For whom the trigger with these tags asks; empty where nobody has said so."""
-    if f'"{PRINCIPAL}":' not in tags:
-        return ""
-    return msgspec.json.decode(tags, type=dict[str, str])[PRINCIPAL]
+    return tag_of(tags, PRINCIPAL) or ""
 
 
 def read_resumption(text: str) -> Resumption:

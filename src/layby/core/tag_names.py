@@ -1,7 +1,15 @@
-"""The tags that core knows: what each means, and which of them no request may set."""
+"""The tags that core knows: what each means, which of them no request may set, and how one is found
+among those of a promise.
+"""
 
 from collections.abc import Mapping
 from typing import Final
+
+import msgspec
+
+from layby.core.fields import Tags
+
+_tags = msgspec.json.Decoder(Tags)
 
 TARGET: Final = "resonate:target"
 DELAY: Final = "resonate:delay"
@@ -77,3 +85,13 @@ RESERVED: Final[Mapping[str, str]] = {
 """Tags that are believed as they stand, and what alone sets them. A request with one would speak of
 tasks, and act for others, that its token need not cover.
 """
+
+
+def has_tag(tags: str, name: str) -> bool:
+    """Whether it is among these encoded tags: within a value a quote never stands like this."""
+    return f'"{name}":' in tags
+
+
+def tag_of(tags: str, name: str) -> str | None:
+    """Of encoded tags, which are decoded only if it is there: hardly any promise has it."""
+    return _tags.decode(tags).get(name) if has_tag(tags, name) else None

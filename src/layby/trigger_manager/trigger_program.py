@@ -15,7 +15,7 @@ from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
 from layby.core.resumption import is_deferred_for, principal_of
-from layby.core.tag_names import CANCELS
+from layby.core.tag_names import CANCELS, has_tag
 from layby.errors import ContextError, LaybyError, TriggerError, UsageError
 from layby.program import Failure, LoadedTask, Mapped, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks
@@ -96,7 +96,7 @@ class TriggerProgram:
             self._checks.check(trigger)
         except LaybyError as error:
             raise UnfitCode(str(error), code) from error
-        if f'"{CANCELS}":' in claim.promise.tags:
+        if has_tag(claim.promise.tags, CANCELS):
             return LoadedCancel(self, claim, trigger, code)
         return LoadedTrigger(self, claim, trigger, code)
 
