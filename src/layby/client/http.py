@@ -30,7 +30,7 @@ from layby.client.transport import CONNECT_S, Transport, Unreachable
 from layby.core.commands import Command, Take, WatchPromise, WatchRun
 from layby.core.pauses import Pauses
 from layby.core.queries import Query
-from layby.core.replies import PromiseData, Reply, RunWatchData, refuse
+from layby.core.replies import ASK_AGAIN, UNAVAILABLE, PromiseData, Reply, RunWatchData, refuse
 from layby.errors import EngineStopped, LaybyError, StoreUnavailable, WireError
 from layby.wire import answers
 from layby.wire.ask import ask, ask_all
@@ -46,11 +46,6 @@ BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
 CLOSING_S: Final = 1.0
 """How long `close` lets the queue be sent."""
-UNAVAILABLE: Final = 503
-NOT_BEGUN: Final = 429
-"""The status of a request of a batch to which nothing has happened: the answer had no room for what
-it reads, or one before it could not be served.
-"""
 DAY_MS: Final = 86_400_000
 NOT_UNICODE: Final = refuse(400, "Invalid request: a text in it is not valid Unicode")
 
@@ -287,7 +282,7 @@ class HttpClient:
         """
         left: list[PendingRequest] = []
         for pending, reply in zip(batch, replies, strict=True):
-            pending.is_behind = reply.status == NOT_BEGUN and pending is not batch[0]
+            pending.is_behind = reply.status == ASK_AGAIN and pending is not batch[0]
             if reply.status == UNAVAILABLE:  # it may have lost its database in a commit
                 pending.may_have_arrived = True
             elif not pending.is_behind:

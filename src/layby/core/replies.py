@@ -392,6 +392,10 @@ class FlowData(Struct, frozen=True):
 TakingData = FinishData | FailData | DeferData | RunData | LimitedData
 """Answers that may bring tasks besides, because their requests have carried a take."""
 OK: Final = Reply(200, Empty())
+UNAVAILABLE: Final = 503
+"""The status of what cannot be served now; whether it has happened may be unknown."""
+ASK_AGAIN: Final = 429
+"""The status of a request of a batch that is not wrong, and to which nothing has happened."""
 DEBUG_IS_OFF: Final = Reply(403, "Debug operations are disabled")
 
 

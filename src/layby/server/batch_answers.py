@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from msgspec import Raw
 
 from layby.core.commands import Command
-from layby.core.replies import Reply, refuse
+from layby.core.replies import ASK_AGAIN, UNAVAILABLE, Reply, refuse
 from layby.engine.items import NOT_BEGUN, Allowance
 from layby.server.slice_sizes import SLICE
 from layby.server.turns import PAUSE_S
@@ -40,14 +40,13 @@ HESITATION_S: Final = 0.002
 """Much less than a large batch takes; and most who hang up on one do so within this time."""
 READ_BYTES: Final = 8 * 2**20
 """When the answers of a batch have this size, its reads are no longer served."""
-UNAVAILABLE: Final = 503
 ASK_ALONE: Final = refuse(
-    429,
+    ASK_AGAIN,
     f"Not read, since the answers of this batch have more than {READ_BYTES} bytes already: "
     "ask for it again alone, or in another batch",
 )
 BEHIND: Final = refuse(
-    429,
+    ASK_AGAIN,
     "Not begun, since a request before it in this batch could not be served: "
     "ask for both again, in this order",
 )
