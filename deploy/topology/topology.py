@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Self
 from urllib.request import urlopen
 
@@ -101,19 +102,30 @@ class Topology:
     def stop(self, *, at_once: bool = False) -> None:
         """Workers first: they hand back what they hold. Then the servers, then the database."""
         how = signal.SIGKILL if at_once else signal.SIGTERM
-        for names in (self.workers, self.servers):
-            self._end([self.processes[name] for name in names if name in self.processes], how)
+        stuck = [*self._end(self.workers, how), *self._end(self.servers, how)]
         self._open.close()
         if self.cluster is not None:
             self.cluster.stop()
             if self.plan.folder is None:
                 self.cluster.remove()
+        if stuck:
+            said = [f"{name} did not end when it was asked:\n{tail}" for name, tail in stuck]
+            raise AssertionError("\n".join(said))
 
-    def _end(self, processes: list[Process], how: signal.Signals) -> None:
-        for each in processes:
+    def _end(self, names: list[str], how: signal.Signals) -> list[tuple[str, str]]:
+        """Who had to be killed, and what they said last: where they stood, if they can tell."""
+        processes = {name: self.processes[name] for name in names if name in self.processes}
+        for each in processes.values():
             each.send(how)
-        for each in processes:
-            each.end()
+        stuck: list[tuple[str, str]] = []
+        for name, each in processes.items():
+            try:
+                each.end()
+            except TimeoutExpired:
+                each.send(signal.SIGABRT)
+                each.end()
+                stuck.append((name, each.tail))
+        return stuck
 
     # --- who is there --------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from layby.errors import StoreUnavailable
 from layby.workflow import plan
 from tests.helpers.cli_processes import Process
 from tests.helpers.command_line import Desk, typed
+from tests.helpers.postgres import being_migrated, cluster, until_waiting_to_migrate
 from tests.helpers.server_process import PATIENCE_S, ServerProcess
 from tests.helpers.signals import inherited
 
@@ -121,6 +122,25 @@ def test_one_that_loads_its_code_ends_when_it_is_asked_to(
         here.hear("loading")
         here.send(asked)
         assert (here.end(), here.said) == (0, ["loading"])
+
+
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_one_that_waits_for_its_database_ends_when_it_is_asked_to(
+    command: str, asked: signal.Signals
+):
+    """Somebody else migrates it, which may take long."""
+    database = cluster().new_database()
+    flags = ("--db", cluster().url(database), "--port", "0")
+    with (
+        being_migrated(database),
+        inherited(signal.SIGINT, signal.SIG_DFL),
+        Process(["-m", "layby.cli", command, *flags]) as here,
+    ):
+        until_waiting_to_migrate(database)
+        here.send(asked)
+        assert here.end() == 0
+        assert not any("Traceback" in each or "shutting down" in each for each in here.said)
 
 
 def test_dev_is_a_server_and_a_worker(desk: Desk, tmp_path: Path):

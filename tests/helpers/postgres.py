@@ -2,7 +2,8 @@
 
 import atexit
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from tempfile import gettempdir
@@ -11,7 +12,9 @@ from typing import Final
 import pytest
 from deploy.topology.cluster import QUICK, USER, Cluster
 
-from layby.store.postgres_migrating import prepare_schema
+from layby.store.postgres_answers import AnswerWatch
+from layby.store.postgres_connection import Connection, Connector
+from layby.store.postgres_migrating import TAKE_TURN, prepare_schema
 
 PASSWORD: Final = "open-sesame"
 
@@ -19,10 +22,13 @@ __all__ = [
     "PASSWORD",
     "USER",
     "Cluster",
+    "being_migrated",
     "cluster",
+    "connected",
     "migrated_database",
     "own_cluster",
     "remove_cluster",
+    "until_waiting_to_migrate",
 ]
 
 
@@ -51,12 +57,37 @@ def _template() -> str:
     return name
 
 
+@contextmanager
+def being_migrated(name: str) -> Iterator[None]:
+    """Nobody else can migrate this database meanwhile."""
+    with connected(cluster().url(name)) as connection:
+        connection.execute(TAKE_TURN.encode())
+        yield
+
+
+def until_waiting_to_migrate(name: str) -> None:
+    """Until somebody else wants to."""
+    asked = f"""
+        SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database
+        WHERE locktype = 'advisory' AND NOT granted AND datname = '{name}'
+    """
+    while cluster().execute(asked) == [(0,)]:
+        threading.Event().wait(0.01)
+
+
 def remove_cluster() -> None:
     """At the end of a test session."""
     if cluster.cache_info().currsize:
         cluster().remove()
         cluster.cache_clear()
         _template.cache_clear()
+
+
+@contextmanager
+def connected(url: str, settings: Mapping[str, str] | None = None) -> Iterator[Connection]:
+    """As layby connects."""
+    with AnswerWatch(url) as watch, Connector(url, watch, settings).connect() as connection:
+        yield connection
 
 
 @contextmanager

@@ -310,7 +310,7 @@ def test_others_wait_for_who_migrates(url: str, monkeypatch: Any) -> None:
     prepare_schema(url)
     monkeypatch.setitem(postgres_migrating._SETTINGS, "lock_timeout", "50ms")
     with psycopg.connect(url) as other, Migrating(url) as migrating:
-        other.execute(postgres_migrating._TAKE.encode())
+        other.execute(postgres_migrating.TAKE_TURN.encode())
         migrating.begin()
         migrating.until_told("another process migrates it")
         other.close()

@@ -45,7 +45,6 @@ from layby.store.postgres_connection import (
     BY_INDEX,
     LOOK_UP_S,
     NEWER_LIMITS,
-    Connector,
     settings_of,
 )
 from layby.store.postgres_migrating import prepare_schema
@@ -54,7 +53,7 @@ from layby.store.postgres_session import _named, _positional, _without_nul
 from layby.store.session import packed
 from tests.helpers import requests as r
 from tests.helpers.keys import write_certificate
-from tests.helpers.postgres import PASSWORD, USER, Cluster, cluster, own_cluster
+from tests.helpers.postgres import PASSWORD, USER, Cluster, cluster, connected, own_cluster
 from tests.helpers.two_engines import PATIENCE_S, running, submit, told, until_available
 
 
@@ -387,7 +386,7 @@ def test_texts_are_sent_as_they_are_whatever_the_encoding_of_other_clients(
 def test_an_idle_connection_is_kept_whatever_the_limit_of_other_clients() -> None:
     name = cluster().new_database()
     cluster().execute(f"ALTER ROLE {USER} IN DATABASE {name} SET idle_session_timeout = '1s'")
-    with Connector(cluster().url(name)).connect() as connection:
+    with connected(cluster().url(name)) as connection:
         limit = connection.execute("SHOW idle_session_timeout").fetchone()
     assert limit == ("0",)
 
@@ -405,7 +404,7 @@ def test_no_transaction_is_ended_by_the_limit_of_other_clients() -> None:
     name = cluster().new_database()
     if has_limit:
         cluster().execute(f"ALTER ROLE {USER} IN DATABASE {name} SET transaction_timeout = '1s'")
-    with Connector(cluster().url(name)).connect() as connection:
+    with connected(cluster().url(name)) as connection:
         asked = "SELECT setting FROM pg_settings WHERE name = 'transaction_timeout'"
         assert connection.execute(asked).fetchall() == [("0",)] * has_limit
 
@@ -478,7 +477,7 @@ def test_statements_look_rows_up_by_their_keys(url: str) -> None:
             for name, each in vars(store._sql).items()
             if isinstance(each, str | Bulk | Wide) and name not in WHOLE
         }
-        with Connector(url, BY_INDEX).connect() as connection:
+        with connected(url, BY_INDEX) as connection:
             for name, each in statements.items():
                 plan = "\n".join(explained(connection, text_of(each)))
                 assert not re.search(r"Seq Scan on (?!j|i|r)\w", plan), f"{name}:\n{plan}"

@@ -2,19 +2,32 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
 
 from layby.core import commands as c
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
+from layby.errors import StoreAway
 from layby.store import postgres_answers
-from layby.store.postgres_answers import AnswerWatch
-from layby.store.postgres_connection import Connector
+from layby.store.postgres_migrating import prepare_schema
+from layby.store.postgres_reader import PostgresReader
 from tests.helpers import requests as r
 from tests.helpers.open_files import beyond_select
-from tests.helpers.postgres import PASSWORD, USER, cluster
+from tests.helpers.postgres import (
+    PASSWORD,
+    USER,
+    being_migrated,
+    cluster,
+    connected,
+    migrated_database,
+    until_waiting_to_migrate,
+)
 from tests.helpers.troubled_link import Cut, TroubledLink
 from tests.helpers.two_engines import running, told, until_available
 
@@ -96,10 +109,8 @@ def test_locks_of_a_connection_that_was_lost_are_not_waited_for(
 
 def test_a_statement_that_takes_long_is_waited_for(database: str) -> None:
     """Somebody works on it."""
-    watch = AnswerWatch(cluster().url(database))
-    with Connector(cluster().url(database), watch=watch).connect() as connection:
+    with connected(cluster().url(database)) as connection:
         connection.execute("SELECT pg_sleep(%s)", (5 * QUICK_S,))
-    watch.stop()
 
 
 def test_a_statement_that_takes_long_is_waited_for_by_a_user_who_acts_as_another(
@@ -107,16 +118,14 @@ def test_a_statement_that_takes_long_is_waited_for_by_a_user_who_acts_as_another
 ) -> None:
     """The other one may not see what the connections of this user do."""
     url = cluster().tcp_url(database).replace(USER, acting, 1)
-    watch = AnswerWatch(url)
-    with Connector(url, watch=watch).connect() as connection:
+    with connected(url) as connection:
         connection.execute("SELECT pg_sleep(%s)", (5 * QUICK_S,))
         assert connection.execute("SELECT current_user").fetchone() == (f"{database}_owner",)
-    watch.stop()
 
 
 def test_a_user_who_acts_as_another_ends_what_it_has_lost(database: str, acting: str) -> None:
-    connector = Connector(cluster().tcp_url(database).replace(USER, acting, 1))
-    with connector.connect() as lost, connector.connect() as connection:
+    url = cluster().tcp_url(database).replace(USER, acting, 1)
+    with connected(url) as lost, connected(url) as connection:
         lost.execute("BEGIN")
         connection.end(lost.backend)
         with pytest.raises(psycopg.OperationalError):
@@ -134,13 +143,10 @@ def test_a_statement_is_asked_about_in_a_process_with_a_thousand_open_files(
 def test_a_database_that_cannot_be_asked_does_not_work(link: TroubledLink, database: str) -> None:
     """Neither does who is asked about the silence answer."""
     url = cluster().tcp_url(database, port=link.port)
-    watch = AnswerWatch(url)
-    connection = Connector(url, watch=watch).connect()
-    link.is_silent = True
-    with pytest.raises(psycopg.OperationalError):
-        connection.execute("SELECT 1")
-    connection.close()
-    watch.stop()
+    with connected(url) as connection:
+        link.is_silent = True
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
 
 
 def ask_twice(connection: psycopg.Connection[Any], between: Callable[[], object]) -> None:
@@ -156,9 +162,32 @@ def test_a_database_that_waits_for_the_rest_does_not_work(
 ) -> None:
     """It calls itself active until it has heard the end of what it is sent, and that is lost."""
     url = cluster().tcp_url(database, port=link.port)
-    watch = AnswerWatch(url)
-    connection = Connector(url, watch=watch).connect()
-    with pytest.raises(psycopg.OperationalError):
+    with connected(url) as connection, pytest.raises(psycopg.OperationalError):
         ask_twice(connection, between=lambda: link.cut("silent"))
-    connection.close()
-    watch.stop()
+
+
+@pytest.mark.timeout(30)
+def test_whoever_waits_to_migrate_notices_that_its_connection_went_silent(
+    link: TroubledLink, database: str
+) -> None:
+    """A server that starts would never come up, nor end when it is asked."""
+    with being_migrated(database), ThreadPoolExecutor(1) as threads:
+        preparing = threads.submit(prepare_schema, cluster().tcp_url(database, port=link.port))
+        until_waiting_to_migrate(database)
+        assert link.cut("silent") == 1
+    with pytest.raises(StoreAway):
+        preparing.result()
+
+
+@pytest.mark.timeout(30)
+def test_whoever_only_looks_notices_that_its_connection_went_silent(
+    link: TroubledLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = cluster().tcp_url(migrated_database(), port=link.port)
+    with closing(PostgresReader(url, Settings(), next_after)) as reader:
+        with reader.transaction():
+            assert reader.now() > 0
+        link.cut("silent")
+        with pytest.raises(StoreAway), reader.transaction():
+            reader.now()
+    assert "nothing works on a statement" in caplog.text  # nothing else has interrupted it

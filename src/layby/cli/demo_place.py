@@ -95,8 +95,10 @@ class DemoPlace(Struct, frozen=True):
             with closing(sqlite3.connect(f"file:{self._file}?mode=ro", uri=True)) as connection:
                 return connection.execute(text).fetchall()
         with needing_psycopg():
-            from layby.store.postgres_connection import Connector  # noqa: PLC0415 - needs an extra
-        with Connector(self.database).connect() as connection:
+            from layby.store.postgres_answers import AnswerWatch  # noqa: PLC0415 - needs an extra
+            from layby.store.postgres_connection import Connector  # noqa: PLC0415 - the same
+        database = self.database
+        with AnswerWatch(database) as watch, Connector(database, watch).connect() as connection:
             return connection.execute(text.encode()).fetchall()
 
 

@@ -61,9 +61,9 @@ def dev(
 async def _dev(
     loaded: ServerConfig, code: LoadedCode, slots: int, grace: int, version: str | None
 ) -> None:
-    stop = asked_to_stop()
     server = Server(loaded)
     await server.start()
+    stop = asked_to_stop()
     tell(server)
     try:
         token = os.environ.get("LAYBY_TOKEN")

@@ -249,11 +249,11 @@ async def serve(
     beside: Beside = nullcontext,
 ) -> None:
     """Serve until a signal to stop; a second signal ends the process at once."""
-    stop = stop_requested(partial(logger.info, "shutting down: finishing open requests"))
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
     server = Server(_limit_connections(config))
     await server.start()
+    stop = stop_requested(partial(logger.info, "shutting down: finishing open requests"))
     try:
         async with beside(server):
             on_ready(server)

@@ -13,13 +13,13 @@ SAME_SIGNAL_S: Final = 1.0
 
 
 def end_when_asked() -> None:
-    """Until `stop_requested`: a process that loads code has begun nothing, and that may take long.
+    """Until `stop_requested`: a process that loads code, or waits for its database, has begun
+    nothing, and that may take long. Nor would its event loop hear a signal meanwhile.
 
     The first process of a container hears no signal that it does not handle.
     """
     for each in _signals():
-        if each != signal.SIGINT:  # Python raises KeyboardInterrupt
-            signal.signal(each, _end)
+        signal.signal(each, _end)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

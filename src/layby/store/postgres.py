@@ -55,7 +55,7 @@ class PostgresStore(SqlStore):
         prepare_schema(url)
         self._watch = AnswerWatch(url)
         commits = {"synchronous_commit": "on" if is_full else "off"}
-        connector = Connector(url, {**BY_INDEX, **commits}, self._watch)
+        connector = Connector(url, self._watch, {**BY_INDEX, **commits})
         super().__init__(connector, _DIALECT, settings, calendar, connector.name)
         assert isinstance(self._session, PostgresSession)
         self._writer = self._session

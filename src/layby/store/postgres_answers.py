@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import psycopg
 from psycopg import pq
@@ -62,6 +62,7 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
     """Whatever it waits for is watched."""
 
     watch: "AnswerWatch | None" = None
+    """None while it is being connected, which has a limit of its own."""
     backend = UNKNOWN
     """Kept here: a connection that broke does not tell."""
 
@@ -108,6 +109,12 @@ class AnswerWatch:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="layby-answers", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def begins(self, connection: StoreConnection) -> None:
         self._waiting[connection] = _Waiting()

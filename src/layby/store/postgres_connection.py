@@ -58,11 +58,9 @@ class Connector:
     """Makes connections to one database. While that is away it does not try again at once."""
 
     def __init__(
-        self,
-        url: str,
-        settings: Mapping[str, str] | None = None,
-        watch: AnswerWatch | None = None,
+        self, url: str, watch: AnswerWatch, settings: Mapping[str, str] | None = None
     ) -> None:
+        """`watch`: everything waits for answers, so everything may wait for one that is lost."""
         self._url = url
         self._watch = watch
         self.name = without_password(url)

@@ -9,18 +9,21 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 
 from layby.core.pauses import Pauses
 from layby.errors import StoreBusy, StoreUnreadable
 from layby.store.migrate import Migration, Schema, migrate, no_schema, schema_of
+from layby.store.postgres_address import without_password
+from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_dialect import SCHEMA, PostgresDialect
 from layby.store.postgres_failures import explained_at_once
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 Told = Callable[[str], object]
 """Takes a sentence about what keeps it waiting."""
 
@@ -30,7 +33,7 @@ _PAUSES: Final = Pauses(0.25, longest=10.0)
 _SETTINGS: Final = {"lock_timeout": "10s", "statement_timeout": "0"}
 _LOCK: Final = 0x6C617962_79
 """Of the advisory lock under which a database is migrated. Waiting for it keeps nobody waiting."""
-_TAKE: Final = f"SELECT pg_advisory_lock({_LOCK})"
+TAKE_TURN: Final = f"SELECT pg_advisory_lock({_LOCK})"
 _HAS_SCHEMA: Final = f"SELECT to_regnamespace('{SCHEMA}') IS NOT NULL"
 _DIALECT: Final = PostgresDialect()
 _IN_THE_WAY: Final = """
@@ -43,12 +46,21 @@ _IN_THE_WAY: Final = """
 
 def prepare_schema(url: str, told: Told = logger.warning) -> list[Migration]:
     """Bring the database to the schema this version knows; what was applied here."""
-    connector = Connector(url, _SETTINGS)
+
+    def prepared(connection: Connection) -> list[Migration]:
+        if not schema_in(connection).missing:
+            return []
+        return _Migrator(connection, without_password(url), told).apply_all()
+
+    with AnswerWatch(url) as watch:
+        return asked(Connector(url, watch, _SETTINGS), url, prepared)
+
+
+def asked(connector: Connector, url: str, ask: Callable[[Connection], T]) -> T:
+    """Through a connection of its own; who fails is told which database it is about."""
     with connector.connect() as connection:
         try:
-            if not schema_in(connection).missing:
-                return []
-            return _Migrator(connection, connector.name, told).apply_all()
+            return ask(connection)
         except psycopg.Error as error:
             raise explained_at_once(error, connector.name, url) from error
         except StoreUnreadable as error:
@@ -113,7 +125,7 @@ class _Migrator:
         """The lock is released with the connection."""
         while True:
             try:
-                Migrating(self._connection).execute(_TAKE)
+                Migrating(self._connection).execute(TAKE_TURN)
             except psycopg.errors.LockNotAvailable:
                 self._told(f"{self._name}: another process migrates it: waiting")
             else:

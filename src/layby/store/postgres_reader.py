@@ -1,9 +1,6 @@
 """Looks at a PostgreSQL database without changing it, and without an engine."""
 
-from collections.abc import Callable
-from typing import Final, TypeVar
-
-import psycopg
+from typing import Final
 
 from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
@@ -11,14 +8,12 @@ from layby.errors import StoreUnreadable
 from layby.store.migrate import Schema, refuse_outdated
 from layby.store.pages import PageReads
 from layby.store.postgres import NOW, STORED_TIME
+from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_connection import BY_INDEX, Connection, Connector
 from layby.store.postgres_dialect import PostgresDialect
-from layby.store.postgres_failures import explained_at_once
-from layby.store.postgres_migrating import Migrating, has_ledger, schema_in
+from layby.store.postgres_migrating import Migrating, asked, has_ledger, schema_in
 from layby.store.postgres_session import PostgresSession, ReadingSession
 from layby.store.sql import SqlStore
-
-T = TypeVar("T")
 
 _READ_ONLY: Final = {**BY_INDEX, "default_transaction_read_only": "on"}
 
@@ -34,9 +29,18 @@ class PostgresReader(PageReads, SqlStore):
     """Nobody waits for it, and it waits for nobody."""
 
     def __init__(self, url: str, settings: Settings, calendar: Calendar) -> None:
-        connector = Connector(url, _READ_ONLY)
-        _asked(connector, url, _refuse_foreign_or_outdated)
+        self._watch = AnswerWatch(url)
+        connector = Connector(url, self._watch, _READ_ONLY)
+        try:
+            asked(connector, url, _refuse_foreign_or_outdated)
+        except BaseException:
+            self._watch.stop()
+            raise
         super().__init__(connector, ReadingDialect(), settings, calendar, connector.name)
+
+    def close(self) -> None:
+        super().close()
+        self._watch.stop()
 
     def store_time(self) -> Millis:
         return self._session.row(STORED_TIME)[0]
@@ -48,17 +52,8 @@ class PostgresReader(PageReads, SqlStore):
 
 def schema_in_database(url: str) -> Schema:
     """What it has, and what opening it would do to it first; only reads."""
-    return _asked(Connector(url, _READ_ONLY), url, schema_in)
-
-
-def _asked(connector: Connector, url: str, asked: Callable[[Connection], T]) -> T:
-    with connector.connect() as connection:
-        try:
-            return asked(connection)
-        except psycopg.Error as error:
-            raise explained_at_once(error, connector.name, url) from error
-        except StoreUnreadable as error:
-            raise StoreUnreadable(f"{connector.name}: {error}") from error
+    with AnswerWatch(url) as watch:
+        return asked(Connector(url, watch, _READ_ONLY), url, schema_in)
 
 
 def _refuse_foreign_or_outdated(connection: Connection) -> None:

@@ -56,7 +56,7 @@ class Signals:
     """`heard` is called in the thread of the signals: it must not block."""
 
     def __init__(self, url: str, heard: Heard, watch: AnswerWatch) -> None:
-        self._connector = Connector(url, _SETTINGS, watch)
+        self._connector = Connector(url, watch, _SETTINGS)
         self._heard = heard
         self._told: deque[Announcement] = deque()
         self._wake, self._woken = socket.socketpair()

@@ -17,7 +17,7 @@ class TimedSession(ReadingSession):
     """Ends what it is asked when its time is over: between two statements, and within one."""
 
     def __init__(self, url: str, give_way: Callable[[], None], watch: AnswerWatch) -> None:
-        super().__init__(Connector(url, BY_INDEX, watch))
+        super().__init__(Connector(url, watch, BY_INDEX))
         self._give_way = give_way
         self.until = inf
 
