@@ -136,14 +136,14 @@ class ChildRuns:
         reply = await until_answered(partial(self._runner.send, command))
         if isinstance(reply.data, RunData):
             return StartedChild(run, reply.data.promise, is_kept=not start.caller.detach)
-        await caller_try.annotate()  # raises if the task is no longer ours
+        await caller_try.annotations.write()  # raises if the task is no longer ours
         return None
 
     async def _send(self, caller_try: Attempt, start: StartRun) -> RunData:
         reply = await until_answered(partial(self._runner.worker.start_run, start))
         if isinstance(reply.data, RunData):
             return reply.data
-        await caller_try.annotate()  # raises if the task is no longer ours
+        await caller_try.annotations.write()  # raises if the task is no longer ours
         raise _refused(start, reply)
 
 

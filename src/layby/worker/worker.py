@@ -264,7 +264,7 @@ class Worker:
         if exit_.until is None:
             self.ended_by_hand(exit_.wait, promise)
         else:
-            attempt.hear_move(exit_.wait, exit_.until, settled_by(promise)[0])
+            attempt.annotations.hear_move(exit_.wait, exit_.until, settled_by(promise)[0])
 
     def moved_by_hand(self, record_id: str, until: Millis) -> None:
         """The deadline of a wait is kept with its task, and somewhere else now."""
@@ -687,7 +687,7 @@ class Worker:
     async def _release_call(self, attempt: Attempt) -> None:
         """The protocol's release takes no history, which is written before."""
         if attempt.has_begun and attempt.reason != "lost":
-            await self._patiently(attempt.final_annotation())
+            await self._patiently(attempt.annotations.final())
         await self.release(attempt.id, attempt.version)
 
     async def release(self, task_id: str, version: int) -> None:
