@@ -99,7 +99,10 @@ class ChildRuns:
             child = await self._started(caller_try, handle, asked, start)
             if child is not None:
                 return child
-        raise Conflict(f"run '{plan.run_id_of(start.id)}' is run again by others all the time")
+        run_id = plan.run_id_of(start.id)
+        raise Conflict(
+            f"run '{run_id}' was run again by others each time it was asked for: try again"
+        )
 
     async def _started(
         self, caller_try: Attempt, handle: "TaskHandle", asked: ChildSpec, start: StartRun

@@ -263,7 +263,9 @@ class Annotations:
         self._acknowledged(command, reply)
         assert isinstance(reply.data, AnnotateData)
         if reply.data.record is None:
-            raise WireError(f"{attempt.id}: the answer to {command.kind} is without its record")
+            raise WireError(
+                f"{attempt.id}: the record is missing from the answer to {command.kind}"
+            )
         return reply.data.record
 
     async def write(self) -> None:

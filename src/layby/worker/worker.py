@@ -596,7 +596,8 @@ class Worker:
         self._stuck[body] = attempt.id
         held = "and keeps its slot" if body.slot_state is HELD else "without a slot"
         message = (
-            f"{attempt.id} is still running although its task has ended ({attempt.reason}) {held}"
+            f"{attempt.id} is still running although its task has ended ({attempt.reason}) {held}: "
+            "let its code end when it is cancelled, or when handle.is_cancelled is true"
         )
         logger.warning(message)
         self._emit_health("stuck", message)
@@ -699,7 +700,10 @@ class Worker:
         if attempt.is_reported or attempt.reason == "lost":
             return
         self.overlaps += 1
-        message = f"{attempt.id} is handed back though its body goes on: two may run at once"
+        message = (
+            f"{attempt.id} is handed back though its body goes on: two may run at once. Give it a "
+            "longer grace, or let it end when handle.is_cancelled is true"
+        )
         logger.warning(message)
         self._emit_health("overlap", message)
 
