@@ -1,7 +1,7 @@
 """The handle a task body waits with: every wait releases the slot and reclaims it afterwards.
 
 The sequence is the same for all waits: `Deferred` is handed to the writer, the slot is released,
-the body waits on a bare future, the slot is reclaimed (first come, first served), `Active` is
+the body waits on a bare future, the slot is reclaimed (in line, by priority and age), `Active` is
 handed to the writer, the body goes on with its locals intact. A handle made from a slot token
 alone does all of this without a store; its waits are not durable then.
 
