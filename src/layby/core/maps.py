@@ -69,7 +69,7 @@ class AddItems(FencedCommand, frozen=True):
         for index in self.indexes:
             into.ids.add(item_id(self.join_id, index))
             into.pairs.add((item_id(self.join_id, index), self.join_id))
-            into.beside.update(item_id(each, index) for each in (*self.earlier, *self.keeps))
+            into.valueless.update(item_id(each, index) for each in (*self.earlier, *self.keeps))
 
     @property
     def all_limits(self) -> tuple[str, ...]:
