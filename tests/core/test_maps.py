@@ -394,6 +394,11 @@ def test_a_join_made_ready_by_hand_goes_on_waiting(world: World) -> None:
         (add(first=-1), 400, "first"),
         (add(first=MAX_ITEMS), 400, "first"),
         (add(MAX_PORTION + 1), 400, "items: 1,001 are more than 1,000"),
+        (
+            add(11, earlier=tuple(f"{CALLER}:map/{each}" for each in range(1_000))),
+            400,
+            "11 items with 1,000 earlier joins: send at most 10 at a time",
+        ),
         (add(task=""), 400, "mapped task"),
         (add(group="a/b"), 400, "Group"),
         (add(id="plain", join_id="plain:map/1"), 422, "not a task of a run"),
