@@ -1028,6 +1028,12 @@ def test_a_task_that_takes_an_item_is_no_task_of_a_workflow():
         async def positional(context, item, /):
             pass
 
+    with pytest.raises(WorkflowError, match=r"context comes first.*def alone\(context, item\)"):
+
+        @task
+        async def alone(item):
+            pass
+
 
 @virtual_test
 async def test_other_code_under_the_same_key_blocks(tmp_path):
