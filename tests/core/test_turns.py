@@ -208,6 +208,17 @@ def test_only_what_has_begun_can_crash(world: World) -> None:
     world.check()
 
 
+@pytest.mark.parametrize("end", [c.HaltTask(id="run/0:a"), c.CancelPromise(id="run/0:a")])
+def test_what_is_taken_away_may_have_begun(world: World, end: c.Command) -> None:
+    """Only its holder knows, so the number is not used again."""
+    start(world, 1)
+    world.ok(take(0, ahead=1))
+    world.ok(end)
+    task = world.task("run/0:a")
+    assert (task.is_kept, task.ahead, task.tries) == (True, False, 1)
+    world.check()
+
+
 def test_a_protocol_acquire_is_a_try(world: World) -> None:
     world.ok(r.target("t"))
     assert world.ok(r.acquire("t", 0)).task.tries == 1

@@ -1,6 +1,19 @@
 """Who is there and who is gone, as far as others on one database can see."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import pytest
+
+from layby.core.commands import GetPromise, Take
+from layby.core.model import HeldKey
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
 from layby.engine.elsewhere import GONE_MS, LOOK_MS, Vouched
+from layby.engine.engine import Engine
+from layby.errors import StoreUnavailable
+from layby.store.memory import MemoryStore
+from tests.helpers.clocks import ManualClock
 
 A, B = ("a", "1"), ("b", "1")
 
@@ -45,3 +58,42 @@ def test_who_was_never_seen_is_not_gone() -> None:
     vouched = Vouched()
     assert vouched.gone([], LOOK_MS * 10) == []
     assert vouched.gone([], LOOK_MS * 12) == []
+
+
+class SeenStore(MemoryStore):
+    """One that others share: who is there, and whether it answers, is up to the test."""
+
+    is_shared = True
+    is_away = False
+    there: Sequence[HeldKey] = (A,)
+
+    def vouched(self) -> list[HeldKey]:
+        return list(self.there)
+
+    def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return super().transaction(lazily=lazily)
+
+
+@pytest.mark.parametrize("was_away", [True, False])
+def test_after_the_database_was_away_everybody_is_looked_for_anew(was_away: bool) -> None:
+    """It may have been away for others too: they get the time to come back."""
+    clock, store = ManualClock(), SeenStore(Settings(), next_after)
+    engine = Engine(store, clock)
+    engine.start_inline()
+    engine.call(Take(pid="a", incarnation="1", group="g", names=(), free=0))
+    clock.advance(LOOK_MS)
+    engine.pump()
+    store.there = ()
+    clock.advance(LOOK_MS)
+    engine.pump()
+    if was_away:
+        store.is_away = True
+        with pytest.raises(StoreUnavailable):
+            engine.call(GetPromise(id="x"))
+        store.is_away = False
+    clock.advance(GONE_MS - LOOK_MS)
+    engine.pump()
+    assert store.dump().holders[A].is_alive == was_away
+    engine.stop()

@@ -171,6 +171,13 @@ def test_debugging_that_is_off_is_refused_whatever_is_asked(line: Line, data: Da
     refused(line.ask("debug.it", data), "Unknown operation: debug.it", "debug.it", "c")
 
 
+def test_nobody_says_what_time_it_is_while_debugging_is_off(line: Line) -> None:
+    """Else whoever names a late enough time ends every wait, and every lease."""
+    line.ask("promise.create", {"id": "for-long", "timeoutAt": 2**52})
+    late = line.ask("promise.get", {"id": "for-long"}, **{"resonate:debug_time": 2**52 + 1})
+    assert late.json["data"]["promise"]["state"] == "pending"
+
+
 def test_what_is_not_asked_for_is_ignored(line: Line) -> None:
     """Unknown fields, of any type, anywhere."""
     more = {"extra": [[{}]], "kind": None, "ikc": "k"}

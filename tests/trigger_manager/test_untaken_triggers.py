@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from layby import Runner, triggers
+from layby.errors import StoreAway
 from layby.testing import virtual_test
 from layby.trigger_manager import untaken_triggers
 from layby.trigger_manager.trigger_access import TriggerAccess
@@ -95,6 +96,28 @@ async def test_more_than_one_look_sees(caplog):
         await asyncio.sleep(11)
         await watched.look()
         assert len(told(caplog)) == 1
+
+
+@virtual_test
+async def test_it_goes_on_looking_when_the_store_was_away(caplog):
+    """Others say that; and it may be away for long before a trigger is left."""
+    asked: list[Any] = []
+
+    async with trigger_world() as world:
+
+        async def send(request: Any) -> Any:
+            asked.append(request)
+            if len(asked) == 1:
+                raise StoreAway("the database does not answer")
+            return await world.runner.client.send(request)
+
+        await world.put("a", SHOP)
+        watch = asyncio.create_task(UntakenTriggers(send, world.runner.now).watch())
+        await asyncio.sleep(60)
+        watch.cancel()
+        found = told(caplog)
+    assert len(found) == 1
+    assert "SqlPoll on the connection 'shop'" in found[0]
 
 
 @virtual_test
