@@ -319,6 +319,20 @@ def test_others_wait_for_who_migrates(url: str, monkeypatch: Any) -> None:
         assert migrating.result() == []
 
 
+def test_a_schema_that_another_layby_makes_meanwhile_is_ours(url: str, monkeypatch: Any) -> None:
+    """Two servers start at once on a new database: one looks while the other makes the tables."""
+    look = postgres_migrating.has_ledger
+
+    def looked_too_early(connection: Any) -> bool:
+        has_ledger = look(connection)
+        monkeypatch.undo()
+        prepare_schema(url)
+        return has_ledger
+
+    monkeypatch.setattr(postgres_migrating, "has_ledger", looked_too_early)
+    assert prepare_schema(url) == []
+
+
 # --- one transaction each ----------------------------------------------------------------
 
 
