@@ -258,12 +258,17 @@ REDIRECT = b"HTTP/1.1 301 Moved\r\nLocation: https://x.invalid/\r\nContent-Lengt
     ],
     ids=["drips", "other protocol", "redirect", "hangs up"],
 )
-def test_whoever_else_listens_there_is_named_and_given_up(tmp_path, monkeypatch, answer, why):
+@pytest.mark.parametrize("command", ["runs", "doctor"])
+@pytest.mark.timeout(60)
+def test_whoever_else_listens_there_is_named_and_given_up(
+    tmp_path, monkeypatch, answer, why, command
+):
     """Even if bytes keep coming: what counts is an answer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("layby.cli.connection.FIRST_ANSWER_S", 0.5)
+    monkeypatch.setattr("layby.cli.server_checks.FIRST_ANSWER_S", 0.5)
     with odd_port(answer) as url:
-        said = typed("runs", "--url", url)
+        said = typed(command, "--url", url)
     assert said.code == 2
     end = said.err.splitlines()[-1]
     assert end.startswith(f"layby: no layby server answers at {url} ({why})"), said.err

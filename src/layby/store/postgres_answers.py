@@ -92,22 +92,26 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
         return found
 
     def wait(self, gen: Any, interval: float = _INTERVAL_S, timeout: float | None = None) -> Any:
-        limit = {} if timeout is None else {"timeout": timeout}  # which psycopg 3.2 has not
         if self._interrupt is not None:  # whatever is tidied up on the way out of it
             raise self._interrupt
+        limit = {} if timeout is None else {"timeout": timeout}  # which psycopg 3.2 has not
         try:
-            if self.watch is not None:
-                self.watch.begins(self)
-            return answer_of(gen, self.pgconn.socket, interval=interval, **limit)
+            return self._watched(gen, interval=interval, **limit)
         except Exception:
             raise
         except BaseException as interrupt:
             self._interrupt = interrupt
             self._give_up()
             raise
+
+    def _watched(self, gen: Any, **limits: float) -> Any:
+        if self.watch is None:
+            return answer_of(gen, self.pgconn.socket, **limits)
+        try:
+            self.watch.begins(self)
+            return answer_of(gen, self.pgconn.socket, **limits)
         finally:
-            if self.watch is not None:
-                self.watch.ends(self)
+            self.watch.ends(self)
 
     def _give_up(self) -> None:
         """Whoever is interrupted waits no longer, and the database need not work on it.
