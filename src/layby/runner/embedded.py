@@ -130,7 +130,7 @@ class EmbeddedLink(EngineLink):
             self.engine.stop()
             return
         try:
-            await in_own_thread(self.engine.stop)
+            await in_own_thread(self.engine.leave)
         finally:
             if self._switch_interval is not None:
                 restore_switch_interval(self._switch_interval)

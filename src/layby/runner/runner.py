@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from layby.client.made_beside import made_beside
 from layby.client.open_approvals import OpenApproval, answer, open_approvals
 from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
@@ -55,7 +56,6 @@ from layby.runner.child_runs import ChildRuns
 from layby.runner.embedded import EmbeddedLink, open_engine
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.limit_calls import delete_limit, list_limits, set_limit, wanted_limit
-from layby.runner.made_beside import made_beside
 from layby.runner.private_socket import open_or_join
 from layby.runner.retention import Retention
 from layby.runner.run import Run
@@ -245,7 +245,7 @@ class Runner:
                 "has a time that others share: use 'memory:' or a file"
             )
         router = Router()
-        engine = await made_beside(partial(self._open_engine, router), Engine.stop)
+        engine = await made_beside(partial(self._open_engine, router), Engine.leave)
         return SharedDatabaseLink(
             self._address, engine, router, self._switch_interval, socket=False
         )

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from layby.runner.made_beside import made_beside
+from layby.client.made_beside import made_beside
 
 PATIENCE_S = 60
 
