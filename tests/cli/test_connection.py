@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.cli.connection import Place, find_place, is_served, reach, socket_of
+from layby.cli.connection import Place, ask, find_place, is_served, reach, socket_of
 from layby.clock import SystemClock
 from layby.core.commands import GetPromise
 from layby.errors import UsageError
@@ -208,6 +208,12 @@ def test_a_server_that_says_nothing_is_told_of_and_given_up(tmp_path, monkeypatc
     assert said.code == 2
     assert told == f"layby: waiting for {url}: no answer yet; gives up after 0.3 s"
     assert end.startswith(f"layby: no layby server answers at {url} (no answer in time)")
+
+
+def test_whoever_asks_may_say_how_long():
+    """As a run that was interrupted does, to say how it stands."""
+    with silent_port() as port, pytest.raises(TimeoutError):
+        ask(Place(f"http://127.0.0.1:{port}"), lambda client: client.send(GetPromise(id="p")), 0.01)
 
 
 def _drip(connection: socket.socket) -> None:

@@ -87,9 +87,12 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
 TOLD: Final = (
     "layby.client.first_answer",
     "layby.client.outage",
+    "layby.engine.opening",
     "layby.runner.flow_directory",
 )
-"""Loggers, by name since loading them takes time: a server does not answer, a worker is missing."""
+"""Loggers, by name since loading them takes time: a server or a database
+does not answer, a worker is missing.
+"""
 
 
 LASTING: Final = (["serve"], ["worker"], ["dev"])
