@@ -8,6 +8,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from time import monotonic
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -31,6 +32,8 @@ PATIENCE_S: Final = 300.0
 """For how long one migration tries to lock its tables."""
 _PAUSES: Final = Pauses(0.25, longest=10.0)
 _SETTINGS: Final = {"lock_timeout": "10s", "statement_timeout": "0"}
+TOLD_AFTER: Final = "1s"
+"""How soon somebody is told that another process migrates the database."""
 _LOCK: Final = 0x6C617962_79
 """Of the advisory lock under which a database is migrated. Waiting for it keeps nobody waiting."""
 TAKE_TURN: Final = f"SELECT pg_advisory_lock({_LOCK})"
@@ -127,12 +130,16 @@ class _Migrator:
 
     def _take_turn(self) -> None:
         """The lock is released with the connection."""
-        while True:
+        migrating = Migrating(self._connection)
+        usual = _SETTINGS["lock_timeout"]
+        for limit in chain((TOLD_AFTER,), repeat(usual)):
+            migrating.execute(f"SET lock_timeout = '{limit}'")
             try:
-                Migrating(self._connection).execute(TAKE_TURN)
+                migrating.execute(TAKE_TURN)
             except psycopg.errors.LockNotAvailable:
                 self._told(f"{self._name}: another process migrates it: waiting")
             else:
+                migrating.execute(f"SET lock_timeout = '{usual}'")
                 return
 
     def _apply(self, migration: Migration) -> list[Migration]:
