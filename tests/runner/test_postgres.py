@@ -20,6 +20,7 @@ from tests.helpers.postgres import (
     own_cluster,
     until_waiting_to_migrate,
 )
+from tests.helpers.troubled_server import soon
 from tests.runner.postgres_flows import charges, held, steps
 
 CHILD = ("-m", "tests.runner.postgres_child")
@@ -53,8 +54,11 @@ def test_runs_are_done(url: str) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_an_application_goes_on_while_another_process_migrates() -> None:
-    """And may give up; who is cancelled leaves nothing open."""
+def test_an_application_goes_on_while_another_process_migrates(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is told, and may give up; who is cancelled leaves nothing open."""
+    monkeypatch.setattr("layby.engine.opening.SLOW_S", 0.05)
     name = cluster().new_database()
     url = cluster().url(name)
 
@@ -62,6 +66,7 @@ def test_an_application_goes_on_while_another_process_migrates() -> None:
         runner = Runner(url, slots=1)
         opening = asyncio.ensure_future(runner.__aenter__())
         await asyncio.to_thread(until_waiting_to_migrate, name)
+        await soon(lambda: "it has not been opened yet" in caplog.text)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening

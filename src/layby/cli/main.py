@@ -87,11 +87,10 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
 TOLD: Final = (
     "layby.client.first_answer",
     "layby.client.outage",
-    "layby.engine.opening",
     "layby.runner.flow_directory",
 )
-"""Loggers, by name since loading them takes time: a server or a database
-does not answer, a worker is missing.
+"""Loggers, by name since loading them takes time: a server or a database does not answer, a worker
+is missing.
 """
 
 
