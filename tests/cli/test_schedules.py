@@ -72,7 +72,8 @@ def test_an_unknown_schedule(desk: Desk, verb):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("s", "--cron", "often", *NIGHTLY[5:]), "Invalid cron"),
+        (("s", "--cron", "often", *NIGHTLY[5:]), "Invalid cron expression 'often': write five"),
+        (("s", "--cron", "", *NIGHTLY[5:]), "Cron expression is required: write five fields"),
         (("s", "--cron", "* * * * *"), "resonate:target"),
         (("s",), "Missing option '--cron'"),
         (("s", "--cron", "* * * * *", "--timeout", "5"), "not a duration"),

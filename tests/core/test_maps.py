@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
+from layby.core.footprint import Footprint
 from layby.core.joins import MAX_ITEM_BYTES, MAX_ITEMS
 from layby.core.maps import MAX_PORTION
 from layby.core.pruning import PACE_MS
@@ -394,6 +395,11 @@ def test_a_join_made_ready_by_hand_goes_on_waiting(world: World) -> None:
         (add(first=-1), 400, "first"),
         (add(first=MAX_ITEMS), 400, "first"),
         (add(MAX_PORTION + 1), 400, "items: 1,001 are more than 1,000"),
+        (
+            add(11, earlier=tuple(f"{CALLER}:map/{each}" for each in range(1_000))),
+            400,
+            "11 items with 1,000 earlier joins: send at most 10 at a time",
+        ),
         (add(task=""), 400, "mapped task"),
         (add(group="a/b"), 400, "Group"),
         (add(id="plain", join_id="plain:map/1"), 422, "not a task of a run"),
@@ -410,6 +416,17 @@ def test_what_is_refused_changes_nothing(world: World, request_, status, why) ->
     reply = world.send(request_)
     assert (reply.status, why in str(reply.data)) == (status, True), reply
     assert world.dump() == before
+
+
+def test_what_is_refused_for_its_size_is_not_looked_for() -> None:
+    """What a batch needs is loaded before any of it is checked."""
+    earlier = tuple(f"{CALLER}:map/{each}" for each in range(1_000))
+    looked_at = Footprint()
+    add(10, earlier=earlier).footprint(looked_at)
+    assert len(looked_at.valueless) == 10_000
+    refused = Footprint()
+    add(11, earlier=earlier).footprint(refused)
+    assert refused == Footprint()
 
 
 def test_tags_alone_do_not_make_a_join(world: World) -> None:

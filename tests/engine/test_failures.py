@@ -23,6 +23,7 @@ from layby.core.commands import (
     Command,
     CreatePromise,
     GetPromise,
+    Prune,
     RegisterListener,
     SettlePromise,
     Take,
@@ -32,7 +33,7 @@ from layby.core.commands import (
 from layby.core.invariants import check
 from layby.core.model import NEVER
 from layby.core.queries import Query, SearchPromises
-from layby.core.replies import PromiseData, PromisePage, Reply
+from layby.core.replies import PromiseData, PromisePage, PruneData, Reply
 from layby.core.settings import Settings
 from layby.core.ticks import ExpirePromises
 from layby.engine.calendar import next_after
@@ -157,6 +158,30 @@ def test_a_full_disk_fails_writes_only_and_recovers_with_room(disk: SmallDisk):
     assert statuses(ask(engine, create("after", 100_000))) == [200]
     assert engine.stop(PATIENCE)
     assert stored(file) == acknowledged | {"after"}
+
+
+def test_a_full_disk_does_not_stop_what_needs_no_more_of_it(disk: SmallDisk):
+    """What was committed is copied into the database, and its log begins anew: so what is pruned
+    makes room.
+    """
+    file = disk.folder / "a.db"
+    engine = engine_on(file)
+    connection = connection_of(engine)
+    old = [f"old{number}" for number in range(8)]
+    assert statuses(ask(engine, *(create(each, 50_000) for each in old))) == [200] * 8
+    assert statuses(ask(engine, *(SettlePromise(id=each, state="resolved") for each in old)))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    for number in range(40):
+        assert statuses(ask(engine, create(f"new{number}"))) == [200]
+    disk.fill(connection)
+    cursor: str | None = ""
+    while cursor is not None:
+        [batch] = ask(engine, Prune(completed=0, failed=0, foreign=True, cursor=cursor))
+        assert isinstance(batch, Reply), batch
+        assert isinstance(batch.data, PruneData)
+        cursor = batch.data.cursor
+    assert engine.stop(PATIENCE)
+    assert stored(file) >= {f"new{number}" for number in range(40)}
 
 
 # --- a bug -------------------------------------------------------------------------------

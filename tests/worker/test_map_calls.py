@@ -23,6 +23,7 @@ from layby import (
     WorkflowError,
     task,
 )
+from layby.core import maps
 from layby.core.commands import AddItems, CancelPromise, WatchPromise
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
@@ -996,6 +997,25 @@ async def test_an_item_that_is_not_json_ends_what_was_begun():
         await sound(runner)
 
 
+@virtual_test
+async def test_many_earlier_joins_are_looked_at_a_few_items_at_a_time(monkeypatch):
+    """One command never looks at more of them than may hold everybody up."""
+    monkeypatch.setattr(maps, "MAX_LOOKED_AT", 6)
+    FAILS.add(9)
+
+    async def body(context, handle):
+        if handle.failures == 3:
+            FAILS.clear()
+        return len(await handle.map(may_fail, range(10)))
+
+    async with Runner("memory:", slots=1) as runner:
+        mapping = task(id="t", retry=RetryPolicy.retries(3))(body)
+        run = await runner.start(flow_of(mapping), run_id="r")
+        assert (await run.result()).result("t") == 10
+        await sound(runner)
+    assert {RAN[each] for each in range(9)} == {1}
+
+
 def test_a_task_that_takes_an_item_is_no_task_of_a_workflow():
     with pytest.raises(WorkflowError, match=r"let another task call handle.map\(double, items\)"):
         flow_of(double)
@@ -1006,6 +1026,12 @@ def test_a_task_that_takes_an_item_is_no_task_of_a_workflow():
 
         @task
         async def positional(context, item, /):
+            pass
+
+    with pytest.raises(WorkflowError, match=r"context comes first.*def alone\(context, item\)"):
+
+        @task
+        async def alone(item):
             pass
 
 
@@ -1076,6 +1102,11 @@ def test_portions_are_bounded():
     sizes = [sum(len(value.data or "") for value in each.items) for each in found]
     assert max(sizes) < MAX_PORTION_CHARS + 2_000
     assert [len(each.items) for each in item_portions([])] == [0]
+    (portion,) = item_portions(range(5))
+    parts = [(each.first, len(each.items), each.is_last) for each in portion.parts(2)]
+    assert parts == [(0, 2, False), (2, 2, False), (4, 1, True)]
+    (empty,) = item_portions([])
+    assert list(empty.parts(2)) == [empty]
     assert [each.is_last for each in item_portions(range(ITEMS_PER_PORTION))] == [True]
 
 

@@ -53,14 +53,15 @@ REMEDIES = {
     403: ": the token does not allow this; one for all ids does, by --token or LAYBY_TOKEN",
 }
 _TARGET = ": give --tag resonate:target=ADDRESS, for example poll://any@default"
+_RULE = ": write five fields, for example '0 3 * * *' for every day at 3:00 UTC"
 _HINTS = {
     "Action must have a resonate:target tag": _TARGET,
     "promiseTags must include a resonate:target tag": _TARGET,
     NOT_WAITING: ": `layby why {typed}` says what holds it up, and who can end that",
     NO_WAIT: ": `layby why {typed}` says what holds it up",
     "Invalid listener address": " '{given}': give an http:// URL, or poll://any@GROUP",
-    "Invalid cron expression": " '{given}': write five fields, for example '0 3 * * *' "
-    "for every day at 3:00 UTC",
+    "Invalid cron expression": f" '{{given}}'{_RULE}",
+    "Cron expression is required": _RULE,
 }
 """What the command line adds to texts of the protocol: it knows its options, and what was given."""
 PAGE = 500

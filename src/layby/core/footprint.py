@@ -22,6 +22,8 @@ class Footprint(Struct):
     """Promises that a step may wait for, or create, but never settles: who else waits for them is
     not loaded.
     """
+    valueless: set[str] = field(default_factory=set)
+    """Others like these, whose values no step reads: there may be many, and they may be large."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """Waits (awaited, awaiter) a step may add: it must see one that already exists."""
     branches_of: set[str] = field(default_factory=set)

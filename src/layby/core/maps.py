@@ -31,6 +31,8 @@ from layby.core.tasks import FencedCommand, handles_claim
 
 MAX_PORTION: Final = 1_000
 """Items that one command adds."""
+MAX_LOOKED_AT: Final = 10_000
+"""Items of earlier joins that one command looks at: all others wait for it meanwhile."""
 
 
 @declare("layby.map.add", sender=Sender.CLIENT, answer=JoinData, unqueues=False)
@@ -62,6 +64,8 @@ class AddItems(FencedCommand, frozen=True):
     keeps: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
 
     def footprint(self, into: Footprint) -> None:
+        if self._is_too_much:
+            return  # it is refused, and should not cost what it would
         into.ids.update((self.id, self.join_id))
         into.pairs.add((self.id, self.join_id))
         into.limits.update(self.all_limits)
@@ -69,7 +73,16 @@ class AddItems(FencedCommand, frozen=True):
         for index in self.indexes:
             into.ids.add(item_id(self.join_id, index))
             into.pairs.add((item_id(self.join_id, index), self.join_id))
-            into.beside.update(item_id(each, index) for each in (*self.earlier, *self.keeps))
+            into.valueless.update(item_id(each, index) for each in self._earlier_joins)
+
+    @property
+    def _earlier_joins(self) -> frozenset[str]:
+        """Each once."""
+        return frozenset((*self.earlier, *self.keeps))
+
+    @property
+    def _is_too_much(self) -> bool:
+        return len(self.items) > most_items(len(self._earlier_joins))
 
     @property
     def all_limits(self) -> tuple[str, ...]:
@@ -89,6 +102,10 @@ class AddItems(FencedCommand, frozen=True):
         yield from validate.count(len(self.items), MAX_PORTION, "items")
         for each in (self.earlier, self.keeps):
             yield from validate.count(len(each), MAX_EARLIER, "earlier joins")
+        if self._is_too_much:
+            earlier = len(self._earlier_joins)
+            most = f"at most {most_items(earlier):,} at a time"
+            yield f"{len(self.items):,} items with {earlier:,} earlier joins: send {most}"
         if not 0 <= self.first <= MAX_ITEMS - len(self.items):
             yield f"first must be between 0 and {MAX_ITEMS:,} less the number of items"
         for join_id in (self.join_id, *self.earlier, *self.keeps):
@@ -109,6 +126,11 @@ class AddItems(FencedCommand, frozen=True):
         yield from validate.slots(self.slots, "slots of items")
         if self.limit is not None and not 1 <= self.limit <= MOST:
             yield f"limit must be between 1 and {MOST:,}"
+
+
+def most_items(earlier_joins: int) -> int:
+    """That one command may add while it looks at so many earlier joins."""
+    return max(1, min(MAX_PORTION, MAX_LOOKED_AT // max(1, earlier_joins)))
 
 
 @handles_claim(AddItems)

@@ -65,6 +65,7 @@ class Rows:
         "standing",
         "tasks",
         "to_come",
+        "valueless",
         "waiting",
         "waits",
         "watched",
@@ -79,6 +80,8 @@ class Rows:
         self.known: set[str] = set()
         self.whole: set[str] = set()
         """Promises with all who wait for them and listen: only these may be settled."""
+        self.valueless: set[str] = set()
+        """Those of the known ones that were loaded without their values."""
         self.promises: dict[str, Promise] = {}
         self.tasks: dict[str, Task] = {}
         self.waits: dict[str, dict[str, Wait]] = {}
@@ -221,7 +224,11 @@ class Rows:
                 read.add(found.trigger)
             elif footprint.may_claim:
                 read.add(found.won)
-        return changed - self.whole, read - changed - self.known
+        return changed - self.whole, self.unread(read - changed)
+
+    def unread(self, ids: set[str]) -> set[str]:
+        """Those of which nothing, or no value, is loaded."""
+        return ids - (self.known - self.valueless)
 
     def pids_to_tell(self, footprint: Footprint) -> set[str]:
         """Who has the bodies of tasks whose waits a person ends, where no holder of theirs says

@@ -51,8 +51,8 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
 
     def problems(self) -> Problems:
         yield from super().problems()
-        yield from validate.identifier(self.cron, "Cron expression")
-        yield from validate.identifier(self.timezone, "Time zone")
+        for text, what in ((self.cron, "Cron expression"), (self.timezone, "Time zone")):
+            yield from validate.identifier(text, what) if text else ()  # the calendar says more
         yield from runs.plan_problems(self, occurrence_id(RUN_OF_SCHEDULE, self.id, NEVER))
         if self.timeout < 1:
             yield "timeout must be positive"

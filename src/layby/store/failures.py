@@ -46,3 +46,9 @@ def explained(error: sqlite3.Error, path: str = "") -> StoreError:
     kind, remedy = _REMEDIES.get(code, (StoreError, "the store failed"))
     where = f"{path}: " if path else ""
     return kind(f"{where}{remedy} ({error})")
+
+
+def is_full(error: StoreError) -> bool:
+    """Whether it says that there was no room on the disk."""
+    code: int = getattr(error.__cause__, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_FULL

@@ -94,20 +94,24 @@ class LockedRows:
         limit: int,
         lists: Sequence[Listed] = (),
         branches: Collection[str] = (),
+        valueless: Collection[str] = (),
     ) -> tuple[list[Pair], list[Wait], list[Listener], Millis]:
         """Lock and read them; and, later, what belongs to `ids`, and what time it is.
 
         If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
-        `lists` are those that `ids` were taken from; `branches` are added to.
+        `lists` are those that `ids` were taken from; `branches` are added to. Of what is
+        `valueless` among `beside` the values are not read.
         """
         also = footprint.also.union(beside)
         may_wait = footprint.may_wait or bool(footprint.also)
         every, own = packed(sorted({*ids, *also})), packed(sorted(ids))
-        lock = f"{self._sql.pairs} ORDER BY id {WAITING if may_wait else FREE}"
+        text = self._sql.partly_valueless_pairs if valueless else self._sql.pairs
+        lock = f"{text} ORDER BY id {WAITING if may_wait else FREE}"
+        without = (packed(sorted(valueless)),) if valueless else ()
         first: list[Reading] = [(_BRANCHES, TEXTS, (packed(sorted(branches)),))] if branches else []
         readings: list[Reading] = [
             *first,
-            (lock, PAIRS, (every,)),
+            (lock, PAIRS, (*without, every)),
             (self._existing, TEXTS, (every,)),
             (self._sql.waits, WAITS_READ, (own, limit)),
             (self._sql.listeners, LISTENERS_READ, (own,)),

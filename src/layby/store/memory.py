@@ -100,7 +100,7 @@ class MemoryStore(Unshared):
         for schedule_id in footprint.runs_of:
             rows.open_runs[schedule_id] = self._open_runs(schedule_id)
             self._load_pairs(rows, rows.open_runs[schedule_id])
-        self._load_pairs(rows, footprint.beside)
+        self._load_pairs(rows, footprint.beside | footprint.valueless)
         self._load_triggers(rows, footprint)
         self._load_holders(rows, rows.pids_to_tell(footprint))
         self._load_limits(rows, footprint, rows.unknown_limits(footprint))

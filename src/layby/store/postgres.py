@@ -204,11 +204,19 @@ class PostgresStore(SqlStore):
     ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         beside = {key for found in rows.open_runs.values() for key in found} | footprint.beside
+        valueless = footprint.valueless - ids - beside - footprint.also
         pairs, waits, listeners, there = self._locked.promises(
-            ids, beside, footprint, limit, lists, footprint.branches_added_to()
+            ids,
+            beside | valueless,
+            footprint,
+            limit,
+            lists,
+            footprint.branches_added_to(),
+            valueless,
         )
         rows.now = self._heard(now, there)
-        rows.known |= ids | beside | footprint.also
+        rows.known |= ids | beside | valueless | footprint.also
+        rows.valueless |= valueless
         rows.whole |= ids
         add_pairs(rows, pairs)
         rows.add_listeners(listeners)
@@ -237,7 +245,7 @@ class PostgresStore(SqlStore):
             hop = awaiters_in(rows)
             add_pairs(rows, self._locked.hop(hop, footprint.also))
             rows.known |= hop
-            if read := read - rows.known:
+            if read := rows.unread(read):
                 self._load_pairs(rows, read)
             changed, read = rows.unknown_triggers(footprint)
 

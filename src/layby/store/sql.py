@@ -36,7 +36,7 @@ from layby.core.ticks import Tick
 from layby.store import indexed_tags
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
-from layby.store.page_bounds import WHOLE, Pair
+from layby.store.page_bounds import PARAMS, WHOLE, Pair, Shown
 from layby.store.ready_queue import ReadyQueue
 from layby.store.session import InLane, Reading, packed
 from layby.store.sql_reads import SqlReads
@@ -133,6 +133,8 @@ class SqlStore(Unshared, SqlReads):
             self._load_pairs(rows, roots)
         if pairs := rows.standing_pairs(footprint):
             self._load_standing(rows, pairs)
+        if valueless := footprint.valueless - rows.known:
+            self._load_valueless(rows, valueless)
         if footprint.look is not None or footprint.lean:
             self._load_prunable(rows, footprint, now)
         return rows
@@ -192,7 +194,7 @@ class SqlStore(Unshared, SqlReads):
         while changed or read:
             if changed:
                 self._load_promises(rows, changed)
-            if read := read - rows.known:
+            if read := rows.unread(read):
                 self._load_pairs(rows, read)
             changed, read = rows.unknown_triggers(footprint)
 
@@ -229,17 +231,24 @@ class SqlStore(Unshared, SqlReads):
     def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
         """Without the tasks that wait for them."""
         rows.known |= ids
+        rows.valueless -= ids
         add_pairs(rows, self._pairs_of(ids))
+
+    def _load_valueless(self, rows: Rows, ids: set[str]) -> None:
+        """Nearly last, like what is pruned, and for the same reason."""
+        rows.known |= ids
+        pairs = self._one(self._sql.valueless_pairs, _pairs, packed(sorted(ids)))
+        add_pairs(rows, self._with_large_texts(pairs, PARAMS))
 
     def _pairs_of(self, ids: Collection[str]) -> list[Pair]:
         return self._with_large_texts(self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
 
-    def _with_large_texts(self, pairs: list[Pair]) -> list[Pair]:
+    def _with_large_texts(self, pairs: list[Pair], shown: Shown = WHOLE) -> list[Pair]:
         """As part of a JSON they would be escaped and copied again and again."""
         heavy = [pair for pair in pairs if not pair[0].param]
         if not heavy:
             return pairs
-        return [pair for pair in pairs if pair[0].param] + self._fill(heavy, WHOLE, FAR)
+        return [pair for pair in pairs if pair[0].param] + self._fill(heavy, shown, FAR)
 
     def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
         """Look at the queue once for all takes that ask for the same, as far as they can be served.

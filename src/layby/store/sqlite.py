@@ -11,11 +11,12 @@ from typing import Any, Final, Literal
 from layby.core.changes import Changes
 from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
-from layby.errors import StoreGone, StoreUnreadable
+from layby.errors import StoreGone, StoreUnavailable, StoreUnreadable
 from layby.store import wal_breaks
+from layby.store.api import StoreConflict
 from layby.store.checkpoints import Checkpoints
 from layby.store.dialect import SqliteDialect
-from layby.store.failures import explained
+from layby.store.failures import explained, is_full
 from layby.store.migrate import Schema, migrate, refuse_outdated, refuse_strangers, schema_of
 from layby.store.own_file import OwnFile
 from layby.store.ownership import Ownership, refuse_other_name
@@ -58,6 +59,23 @@ class SqliteStore(SqlStore):
             self._checkpoints = Checkpoints(self._connect_beside, self._own_file.is_copied)
             undo.pop_all()
         self._is_open = True
+
+    @contextmanager
+    def _within(self) -> Generator[None]:
+        """A log that cannot grow on a full disk may begin anew instead, once it is copied: then
+        what failed is done again.
+        """
+        try:
+            with super()._within():
+                yield
+        except StoreUnavailable as error:
+            if is_full(error) and not self._own_file.is_copied():
+                self._checkpoints.make_here(self._connection)
+                if self._own_file.is_copied():
+                    raise StoreConflict(
+                        "the disk was full, and there is room in the log"
+                    ) from error
+            raise
 
     def _begin(self) -> None:
         self._look_at_log()  # first: SQLite would take what it finds there for damage

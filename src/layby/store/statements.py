@@ -81,7 +81,16 @@ class Statements:
     def _prepare_loads(self) -> None:
         """What a batch declares."""
         among, cells = self.dialect.among, self.dialect.cells
-        self.pairs = self._all(self._without_large_texts(), f"promises WHERE {among('id')}")
+        self.pairs = self._all(
+            self._without_large_texts(self.pair), f"promises WHERE {among('id')}"
+        )
+        valueless = without(self.pair, "promises", value=EMPTY)
+        self.valueless_pairs = self._all(
+            self._without_large_texts(valueless), f"promises WHERE {among('id')}"
+        )
+        self.partly_valueless_pairs = self._all(
+            valueless_if(self.dialect.is_among("id"), self.pair), f"promises WHERE {among('id')}"
+        )
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)
         self.waits = self._waits_on()
@@ -309,9 +318,9 @@ class Statements:
                 ORDER BY {at}, {name} LIMIT ?) AS next""",
         )
 
-    def _without_large_texts(self) -> str:
+    def _without_large_texts(self, pair: str) -> str:
         """The pair of a row, with empty texts if it is heavy and they are fetched by themselves."""
-        pair, is_heavy = self.pair, self.dialect.is_heavy
+        is_heavy = self.dialect.is_heavy
         for column in ("param", "value") if is_heavy else ():
             text = f"promises.{quoted(column)}"
             pair = pair.replace(text, f"CASE WHEN {is_heavy} THEN '' ELSE {text} END")
@@ -378,6 +387,12 @@ def without(packed: str, table: str, **instead: str) -> str:
     for column, constant in instead.items():
         packed = packed.replace(f"{table}.{quoted(column)}", f"'{constant}'")
     return packed
+
+
+def valueless_if(condition: str, pair: str) -> str:
+    """The same expression, without the values of rows of which this holds."""
+    value = f"promises.{quoted('value')}"
+    return pair.replace(value, f"CASE WHEN {condition} THEN '{EMPTY}' ELSE {value} END")
 
 
 def _without_texts_of_tasks(pair: str) -> str:

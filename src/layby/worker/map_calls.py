@@ -17,7 +17,7 @@ from msgspec import Struct
 from layby.core import values
 from layby.core.commands import AddItems, Value
 from layby.core.joins import ITEM_FAILED, MAX_ITEM_BYTES, MAX_ITEMS, mapped_by
-from layby.core.maps import MAX_PORTION
+from layby.core.maps import MAX_PORTION, most_items
 from layby.core.model import Promise
 from layby.core.queries import ReadItems
 from layby.core.replies import JoinData, PromisePage
@@ -62,6 +62,12 @@ class ItemPortion(Struct, frozen=True):
     first: int
     items: tuple[Value, ...]
     is_last: bool
+
+    def parts(self, most: int) -> "Iterator[ItemPortion]":
+        """The same in portions of at most so many items."""
+        for at in range(0, max(1, len(self.items)), most):
+            items, end = self.items[at : at + most], at + most
+            yield ItemPortion(self.first + at, items, self.is_last and end >= len(self.items))
 
 
 class Join(Struct, frozen=True):
@@ -157,9 +163,10 @@ class MapCall:
 
     async def _add_all(self, place: JoinPlace, given: "GivenItems") -> JoinData:
         found = None
+        most = most_items(len({*place.earlier, *place.keeps}))
         with self.withdrawing(place):
             try:
-                for portion in given.portions():
+                for portion in (part for each in given.portions() for part in each.parts(most)):
                     found = await self._add(place, portion)
                     if not found.promise.is_pending or found.items is not None:
                         break
@@ -220,7 +227,7 @@ class MapCall:
     def withdraw(self, join_id: str) -> None:
         """The body has given it up. Not when the body is ended: a later run goes on with it."""
         if not self._attempt.is_ending:
-            self._attempt.withdraw_now(join_id)
+            self._attempt.annotations.withdraw_now(join_id)
 
     def end_of(self, join: Join) -> "asyncio.Future[Any]":
         if join.is_given_up:

@@ -321,7 +321,11 @@ def takes_item(function: Callable[..., Any]) -> bool:
 
 
 def _needs_item(function: Callable[..., Any], task_id: str) -> bool:
-    item = _signature(function, task_id).parameters.get(ITEM)
+    parameters = _signature(function, task_id).parameters
+    if next(iter(parameters), None) == ITEM:
+        why = "the context comes first, and item is passed by name"
+        raise WorkflowError(f"task '{task_id}': {why}: write def {task_id}(context, item)")
+    item = parameters.get(ITEM)
     if item is not None and item.kind is item.POSITIONAL_ONLY:
         raise WorkflowError(f"task '{task_id}': item is passed by name: remove the '/' after it")
     return item is not None and item.default is item.empty
