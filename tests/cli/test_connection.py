@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.cli.connection import Place, find_place, is_served, reach, socket_of
+from layby.cli.connection import Place, ask, find_place, is_served, reach, socket_of
 from layby.clock import SystemClock
 from layby.core.commands import GetPromise
 from layby.errors import UsageError
@@ -210,6 +210,12 @@ def test_a_server_that_says_nothing_is_told_of_and_given_up(tmp_path, monkeypatc
     assert end.startswith(f"layby: no layby server answers at {url} (no answer in time)")
 
 
+def test_whoever_asks_may_say_how_long():
+    """As a run that was interrupted does, to say how it stands."""
+    with silent_port() as port, pytest.raises(TimeoutError):
+        ask(Place(f"http://127.0.0.1:{port}"), lambda client: client.send(GetPromise(id="p")), 0.01)
+
+
 def _drip(connection: socket.socket) -> None:
     pause = threading.Event()
     with suppress(OSError), connection:
@@ -258,12 +264,17 @@ REDIRECT = b"HTTP/1.1 301 Moved\r\nLocation: https://x.invalid/\r\nContent-Lengt
     ],
     ids=["drips", "other protocol", "redirect", "hangs up"],
 )
-def test_whoever_else_listens_there_is_named_and_given_up(tmp_path, monkeypatch, answer, why):
+@pytest.mark.parametrize("command", ["runs", "doctor"])
+@pytest.mark.timeout(60)
+def test_whoever_else_listens_there_is_named_and_given_up(
+    tmp_path, monkeypatch, answer, why, command
+):
     """Even if bytes keep coming: what counts is an answer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("layby.cli.connection.FIRST_ANSWER_S", 0.5)
+    monkeypatch.setattr("layby.cli.server_checks.FIRST_ANSWER_S", 0.5)
     with odd_port(answer) as url:
-        said = typed("runs", "--url", url)
+        said = typed(command, "--url", url)
     assert said.code == 2
     end = said.err.splitlines()[-1]
     assert end.startswith(f"layby: no layby server answers at {url} ({why})"), said.err

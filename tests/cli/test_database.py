@@ -1,5 +1,6 @@
 """Commands on a PostgreSQL database: the same as on a file, and no password is shown."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from layby.store.migrate import known
 from tests.helpers.cli_processes import Process
 from tests.helpers.command_line import Said, typed
 from tests.helpers.postgres import PASSWORD, cluster
+from tests.helpers.signals import inherited
+from tests.helpers.troubled_link import TroubledLink
 
 FLOWS = Path(__file__).with_name("flows.py")
 
@@ -247,3 +250,19 @@ def test_the_list_of_processes_shows_no_password(database: Database) -> None:
         worker.stop()
     assert listed[-2] == database.url.replace(PASSWORD, "*" * len(PASSWORD))
     assert str(FLOWS) in listed
+
+
+@pytest.mark.parametrize("command", ["runs", "doctor", "promises create p --timeout 1h"])
+def test_who_waits_for_a_silent_database_is_told_and_may_leave(command: str) -> None:
+    """Red on 1105883c: nothing was said, and Ctrl-C was not heard."""
+    with (
+        TroubledLink(("127.0.0.1", cluster().port)) as link,
+        inherited(signal.SIGINT, signal.SIG_DFL),
+    ):
+        link.is_silent = True
+        url = cluster().tcp_url(cluster().new_database(), port=link.port)
+        with Process(["-m", "layby.cli", *command.split(), "--db", url]) as here:
+            masked = url.replace(PASSWORD, "***")
+            here.hear(f"layby: waiting for {masked}: ")
+            here.send(signal.SIGINT)
+            assert (here.end(), here.said[1:]) == (130, ["layby: interrupted"])

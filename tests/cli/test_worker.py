@@ -125,13 +125,16 @@ def test_one_that_loads_its_code_ends_when_it_is_asked_to(
 
 
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("command", ["serve", "dev"])
+@pytest.mark.parametrize("command", ["serve", "dev", "worker", "run"])
 def test_one_that_waits_for_its_database_ends_when_it_is_asked_to(
-    command: str, asked: signal.Signals
+    command: str, asked: signal.Signals, tmp_path: Path
 ):
     """Somebody else migrates it, which may take long."""
     database = cluster().new_database()
-    flags = ("--db", cluster().url(database), "--port", "0")
+    (tmp_path / "flows.py").write_text(FLOWS)
+    works = command in ("worker", "run")
+    more = (str(tmp_path / "flows.py"),) if works else ("--port", "0")
+    flags = (*more, "--db", cluster().url(database))
     with (
         being_migrated(database),
         inherited(signal.SIGINT, signal.SIG_DFL),
@@ -139,7 +142,7 @@ def test_one_that_waits_for_its_database_ends_when_it_is_asked_to(
     ):
         until_waiting_to_migrate(database)
         here.send(asked)
-        assert here.end() == 0
+        assert here.end() == (130 if command == "run" else 0)
         assert not any("Traceback" in each or "shutting down" in each for each in here.said)
 
 

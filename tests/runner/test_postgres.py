@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,14 @@ from layby import Runner
 from layby.errors import LaybyError, RunnerClosed, StoreUnavailable, UsageError
 from layby.testing import deterministic_runner, run_virtual
 from tests.helpers.cli_processes import Process
-from tests.helpers.postgres import PASSWORD, cluster, own_cluster
+from tests.helpers.postgres import (
+    PASSWORD,
+    being_migrated,
+    cluster,
+    own_cluster,
+    until_waiting_to_migrate,
+)
+from tests.helpers.troubled_server import soon
 from tests.runner.postgres_flows import charges, held, steps
 
 CHILD = ("-m", "tests.runner.postgres_child")
@@ -42,6 +51,42 @@ def test_runs_are_done(url: str) -> None:
             assert again == found[0]
 
     asyncio.run(main())
+
+
+@pytest.mark.timeout(60)
+def test_an_application_goes_on_while_another_process_migrates(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is told, and may give up; who is cancelled leaves nothing open."""
+    monkeypatch.setattr("layby.engine.opening.SLOW_S", 0.05)
+    name = cluster().new_database()
+    url = cluster().url(name)
+
+    async def main() -> None:
+        runner = Runner(url, slots=1)
+        opening = asyncio.ensure_future(runner.__aenter__())
+        await asyncio.to_thread(until_waiting_to_migrate, name)
+        await soon(lambda: "it has not been opened yet" in caplog.text)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        async with asyncio.timeout(RESULT_S):
+            other = asyncio.ensure_future(Runner(url, slots=0).__aenter__())
+            await asyncio.sleep(0)
+            assert not other.done()
+            migrating.close()
+            await (await other).close()
+
+    with ExitStack() as migrating:
+        migrating.enter_context(being_migrated(name))
+        asyncio.run(main())
+    until_nobody_is_connected(name)
+
+
+def until_nobody_is_connected(database: str) -> None:
+    asked = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'"
+    while cluster().execute(asked) != [(0,)]:
+        threading.Event().wait(0.01)
 
 
 def test_virtual_time_is_refused(url: str) -> None:

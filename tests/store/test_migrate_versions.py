@@ -319,6 +319,34 @@ def test_others_wait_for_who_migrates(url: str, monkeypatch: Any) -> None:
         assert migrating.result() == []
 
 
+@pytest.mark.timeout(30)
+def test_others_are_told_soon_that_somebody_migrates(url: str, monkeypatch: Any) -> None:
+    """However long they wait before they are told again."""
+    prepare_schema(url)
+    monkeypatch.setitem(postgres_migrating._SETTINGS, "lock_timeout", "0")
+    monkeypatch.setattr(postgres_migrating, "TOLD_AFTER", "50ms", raising=False)
+    with psycopg.connect(url) as other, Migrating(url) as migrating:
+        other.execute(postgres_migrating.TAKE_TURN.encode())
+        migrating.begin()
+        migrating.until_told("another process migrates it")
+        other.close()
+        assert [each.version for each in migrating.result()] == [TOMORROW]
+
+
+def test_a_schema_that_another_layby_makes_meanwhile_is_ours(url: str, monkeypatch: Any) -> None:
+    """Two servers start at once on a new database: one looks while the other makes the tables."""
+    look = postgres_migrating.has_ledger
+
+    def looked_too_early(connection: Any) -> bool:
+        has_ledger = look(connection)
+        monkeypatch.undo()
+        prepare_schema(url)
+        return has_ledger
+
+    monkeypatch.setattr(postgres_migrating, "has_ledger", looked_too_early)
+    assert prepare_schema(url) == []
+
+
 # --- one transaction each ----------------------------------------------------------------
 
 

@@ -1,9 +1,10 @@
 """Connections to PostgreSQL that are open on one side only: what waits for an answer goes on."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import psycopg
@@ -191,3 +192,69 @@ def test_whoever_only_looks_notices_that_its_connection_went_silent(
         with pytest.raises(StoreAway), reader.transaction():
             reader.now()
     assert "nothing works on a statement" in caplog.text  # nothing else has interrupted it
+
+
+# --- interrupted -------------------------------------------------------------------------
+
+
+@contextmanager
+def interrupted_when(happens: Callable[[], object]) -> Iterator[None]:
+    """As by Ctrl-C, then."""
+
+    def interrupt() -> None:
+        while not happens():
+            threading.Event().wait(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+
+
+SLEEPERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = '{}'"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_whoever_is_interrupted_leaves_nothing_at_work(
+    database: str, caplog: pytest.LogCaptureFixture, *, is_alone: bool
+) -> None:
+    """Neither alone nor among others, of which psycopg would tell that they failed."""
+    sleepers = SLEEPERS.format(database)
+
+    def sleep() -> None:
+        with (
+            connected(cluster().url(database)) as connection,
+            interrupted_when(lambda: cluster().execute(sleepers) == [(1,)]),
+            nullcontext() if is_alone else connection.pipeline(),
+        ):
+            connection.execute("SELECT pg_sleep(100)").fetchall()
+
+    with pytest.raises(KeyboardInterrupt):
+        sleep()
+    while cluster().execute(sleepers) == [(1,)]:
+        threading.Event().wait(0.01)
+    assert caplog.messages == []
+
+
+@pytest.mark.timeout(30)
+def test_whoever_is_interrupted_does_not_wait_for_a_database_that_is_silent(
+    link: TroubledLink, database: str
+) -> None:
+    """Red on 1105883c: it went on waiting, and was told then that PostgreSQL was away."""
+
+    def ask() -> None:
+        with connected(cluster().tcp_url(database, port=link.port)) as connection:
+            watch = connection.watch
+            assert watch is not None
+            link.is_silent = True
+            with interrupted_when(lambda: watch._waiting):
+                connection.execute("SELECT 1")
+
+    with pytest.raises(KeyboardInterrupt):
+        ask()

@@ -122,24 +122,27 @@ def named_twice(file: str, other: str) -> UsageError:
     return UsageError(f"both {shown(file)} and {shown(other)} are named: give one of them")
 
 
-def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Run `work` with a client of this place, and close the client."""
+def ask(place: Place, work: Callable[[Client], Awaitable[T]], within: float | None = None) -> T:
+    """Run `work` with a client of this place, and close the client.
+
+    `within`: seconds, after which it raises a TimeoutError.
+    """
 
     async def connected() -> T:
-        async with reach(place) as client:
+        async with asyncio.timeout(within), reach(place) as client:
             return await work(client)
 
     return asyncio.run(connected())
 
 
-def now_at(place: Place) -> Millis:
+def now_at(place: Place, within: float | None = None) -> Millis:
     """Store time: what deadlines are made of, and what "ago" and "in" are measured from.
 
     The clock of this machine stands in where store time is not known: at a server that does not
     know this kind, and for a file of an older layby, which the command itself may migrate.
     """
     try:
-        data = ask(place, lambda client: client.send(GetNow())).data
+        data = ask(place, lambda client: client.send(GetNow()), within).data
     except StoreUnreadable:
         data = None
     return data.now if isinstance(data, NowData) else SystemClock().now()

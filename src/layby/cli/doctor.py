@@ -16,7 +16,7 @@ from rich.progress import Progress as ProgressBar
 
 from layby.cli import server_checks, showing
 from layby.cli.connection import Place, find_place, named_twice, unreachable
-from layby.cli.database import open_reader
+from layby.cli.database import opened_reader
 from layby.cli.inspection import Counts, Inspection, Progress
 from layby.cli.options import limited
 from layby.clock import SystemClock
@@ -162,7 +162,7 @@ def _examine(place: Place, limit: int, progress: Progress) -> FileReport:
 
 def examine_database(url: str, limit: int, progress: Progress) -> FileReport:
     """Check all of it as it is at this moment, while others go on writing."""
-    reader = open_reader(url)
+    reader = opened_reader(url)
     try:
         with reader.transaction():
             inspection = Inspection(reader, reader.now())

@@ -89,7 +89,9 @@ TOLD: Final = (
     "layby.client.outage",
     "layby.runner.flow_directory",
 )
-"""Loggers, by name since loading them takes time: a server does not answer, a worker is missing."""
+"""Loggers, by name since loading them takes time: a server or a database does not answer, a worker
+is missing.
+"""
 
 
 LASTING: Final = (["serve"], ["worker"], ["dev"])

@@ -57,6 +57,8 @@ from layby.workflow.status import RunStatus, TaskExecution
 
 REFRESH_S = 0.2
 """How often the tasks are read while a person watches."""
+STANDING_S = 0.8
+"""How long whoever has interrupted a run waits for each answer to how it stands."""
 OTHER_LINES = 3
 """Lines besides the tasks: the run, the tasks that are only counted, and the cursor."""
 SHOWN_FIRST = (
@@ -217,9 +219,9 @@ def _standing(place: Place, run_id: str) -> tuple[str, tuple[str, ...]]:
         return root.state, tuple(left)
 
     try:
-        now = now_at(place)
-        return ask(place, work)
-    except LaybyError:
+        now = now_at(place, STANDING_S)
+        return ask(place, work, STANDING_S)
+    except (LaybyError, TimeoutError):
         return "", ()
 
 

@@ -13,6 +13,7 @@ from layby.cli.connection import FIRST_ANSWER_S
 from layby.cli.expected_replies import PAGE
 from layby.cli.snapshots import SEEN, state_of_entries
 from layby.client.first_answer import FirstAnswer
+from layby.client.http import ANSWER_S, READ_S
 from layby.client.paging import P, pages
 from layby.client.transport import Transport
 from layby.clock import SystemClock
@@ -31,7 +32,6 @@ from layby.workflow.moments import span
 Outcome = Literal["ok", "note", "wrong"]
 Progress = Callable[[int], None]
 
-ANSWER_S: Final = 30.0
 TOO_LARGE: Final = 413
 """A store of which there is no snapshot; it is searched instead."""
 SKEW_MS: Final[Millis] = 2_000
@@ -219,7 +219,9 @@ class _ServerProbe:
 
     async def _post(self, request: Any) -> bytes:
         within = self._first.bounded(ANSWER_S)
-        _, body = await self._transport.post(ask(request, "0", self._token), within)
+        total = within + READ_S if self._first.is_heard else within
+        body = ask(request, "0", self._token)
+        _, body = await self._transport.post(body, within, total=total)
         return body
 
     async def _get(self, path: str) -> tuple[int, str]:

@@ -6,6 +6,8 @@ likely a wrong address, and somebody sits before it and wonders.
 
 import asyncio
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from math import inf
 from typing import Final
 
@@ -63,6 +65,17 @@ class FirstAnswer:
         logger.warning("waiting for %s: %s%s", self._url, self._why, ends)
         if self._within is None:
             self._timer = asyncio.get_running_loop().call_later(TELL_AGAIN_S, self._tell)
+
+
+@contextmanager
+def told_if_silent(url: str) -> Generator[None]:
+    """In an event loop: around one request to a database, however long that takes."""
+    first = FirstAnswer(url, None)
+    first.begin()
+    try:
+        yield
+    finally:
+        first.close()
 
 
 def already_heard(url: str) -> FirstAnswer:

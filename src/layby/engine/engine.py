@@ -81,6 +81,8 @@ failures = logging.getLogger(f"{__name__}.failures")
 
 RETRY_MS: Final[Millis] = 1_000
 """How long to wait before ticks are tried again after a failure."""
+LEAVE_S: Final = 3.0
+"""How long a shared store may take to close: one that answers takes a few milliseconds."""
 HELD_UP_S: Final = 0.1
 """How soon a request is tried again for which a row was locked."""
 
@@ -157,6 +159,15 @@ class Engine:
             return self._service.stop(timeout)
         self._close()
         return True
+
+    def leave(self) -> None:
+        """Stop. A store that others share and that does not answer is not waited for: whoever goes
+        without a word is given up there in any case. Nobody else can have a file before it is
+        closed.
+        """
+        if not self.stop(LEAVE_S if self.is_shared else None):
+            why = "its leases there end by themselves"
+            logger.warning("the store has not been closed within %g s: %s", LEAVE_S, why)
 
     @property
     def is_inline(self) -> bool:

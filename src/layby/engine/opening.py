@@ -1,11 +1,13 @@
 """From an address to an open store."""
 
+import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from layby.clock import Clock
 from layby.core.model import Millis
@@ -17,6 +19,11 @@ from layby.store.api import Store
 from layby.store.memory import MemoryStore
 from layby.store.postgres_address import is_postgres, is_words, without_password
 from layby.store.sqlite import Durability, SqliteStore
+
+logger = logging.getLogger(__name__)
+
+SLOW_S: Final = 2.0
+"""A database that takes longer to open is told of."""
 
 
 @runtime_checkable
@@ -105,7 +112,21 @@ def _open_postgres(address: str, durability: Durability, settings: Settings) -> 
     """Loaded when it is needed: psycopg comes with an extra."""
     with needing_psycopg():
         from layby.store.postgres import PostgresStore  # noqa: PLC0415 - see above
-    return PostgresStore(address, settings, next_after, durability=durability)
+    with _told_if_slow(address):
+        return PostgresStore(address, settings, next_after, durability=durability)
+
+
+@contextmanager
+def _told_if_slow(address: str) -> Generator[None]:
+    """It may be silent, or another process may migrate it; somebody sits before this one."""
+    told = ("waiting for %s: it has not been opened yet", shown(address))
+    timer = threading.Timer(SLOW_S, logger.warning, told)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -79,30 +79,40 @@ class EngineLink:
         """Whoever has opened the engine closes it."""
 
 
+def open_engine(address: str, durability: Durability, settings: Settings, router: Router) -> Engine:
+    """On its store, and started; in any thread."""
+    clock = virtual_clock.get()
+    store = open_store(address, durability, settings)
+    try:
+        engine = Engine(store, clock or clock_of(store, SystemClock()), router)
+        if clock is None:
+            engine.start()
+        else:
+            engine.start_inline()
+    except BaseException:
+        store.close()
+        raise
+    return engine
+
+
 class EmbeddedLink(EngineLink):
     """Create it in the event loop it is used in."""
 
     def __init__(
         self,
         address: str,
-        durability: Durability,
-        settings: Settings,
+        engine: Engine,
+        router: Router,
         switch_interval: float | None,
         *,
         socket: bool,
     ) -> None:
+        """`engine`: started on the store at this address, and it delivers to the router."""
         clock = virtual_clock.get()
-        self._switch_interval = None if clock is not None else switch_interval
-        router = Router()
-        store = open_store(address, durability, settings)
-        elapsing = clock or SystemClock()
-        try:
-            engine = self.engine = Engine(store, clock or clock_of(store, elapsing), router)
-            self._start(inline=clock is not None)
-        except BaseException:
-            store.close()
-            raise
-        super().__init__(engine, router, LocalClient(engine), elapsing)
+        super().__init__(engine, router, LocalClient(engine), clock or SystemClock())
+        self._switch_interval = None if engine.is_inline else switch_interval
+        if self._switch_interval is not None:
+            lower_switch_interval(self._switch_interval)
         router.attach(engine, self.client)
         self._socket: PrivateSocket | None = None
         if socket and clock is None and is_file(address):
@@ -120,18 +130,10 @@ class EmbeddedLink(EngineLink):
             self.engine.stop()
             return
         try:
-            await in_own_thread(self.engine.stop)
+            await in_own_thread(self.engine.leave)
         finally:
             if self._switch_interval is not None:
                 restore_switch_interval(self._switch_interval)
-
-    def _start(self, *, inline: bool) -> None:
-        if inline:
-            self.engine.start_inline()
-            return
-        self.engine.start()
-        if self._switch_interval is not None:
-            lower_switch_interval(self._switch_interval)
 
 
 class WorkerInbox:

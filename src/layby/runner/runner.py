@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from layby.client.made_beside import made_beside
 from layby.client.open_approvals import OpenApproval, answer, open_approvals
 from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
@@ -36,6 +37,7 @@ from layby.core.queries import GetRun, ListRuns, Query, SearchSchedules
 from layby.core.replies import LimitStanding, Reply, RowPage, SettlementData
 from layby.core.schedule_row import Overlap
 from layby.core.settings import Settings
+from layby.delivery.routing import Router
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of, shown
 from layby.engine.switch_interval import SWITCH_INTERVAL_S
@@ -51,7 +53,7 @@ from layby.errors import (
 from layby.runner import schedule as scheduling
 from layby.runner import steering_calls as steering
 from layby.runner.child_runs import ChildRuns
-from layby.runner.embedded import EmbeddedLink
+from layby.runner.embedded import EmbeddedLink, open_engine
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.limit_calls import delete_limit, list_limits, set_limit, wanted_limit
 from layby.runner.private_socket import open_or_join
@@ -221,25 +223,35 @@ class Runner:
     async def _open_link(self) -> "EmbeddedLink | RemoteLink":
         if is_url(self._address):
             return _remote_link(self._address, self._token, self._connect_timeout)
+        if is_postgres(self._address):
+            return await self._open_database()
         if not is_file(self._address):
             return self._open_file()
         file = path_of(self._address)
         return await open_or_join(file, self._open_file, may_join=self._socket)
 
     def _open_file(self) -> EmbeddedLink:
-        if is_postgres(self._address) and virtual_clock.get() is not None:
+        router = Router()
+        engine = self._open_engine(router)
+        return EmbeddedLink(
+            self._address, engine, router, self._switch_interval, socket=self._socket
+        )
+
+    async def _open_database(self) -> SharedDatabaseLink:
+        """It may be silent, or another process may migrate it, for minutes: others go on here."""
+        if virtual_clock.get() is not None:
             raise UsageError(
                 f"Runner({self._shown!r}): virtual time is this process's own, and a database "
                 "has a time that others share: use 'memory:' or a file"
             )
-        link = SharedDatabaseLink if is_postgres(self._address) else EmbeddedLink
-        return link(
-            self._address,
-            self._durability,
-            self._settings,
-            self._switch_interval,
-            socket=self._socket,
+        router = Router()
+        engine = await made_beside(partial(self._open_engine, router), Engine.leave)
+        return SharedDatabaseLink(
+            self._address, engine, router, self._switch_interval, socket=False
         )
+
+    def _open_engine(self, router: Router) -> Engine:
+        return open_engine(self._address, self._durability, self._settings, router)
 
     async def _start_worker(self) -> None:
         """A new holder each time: one that has left cannot come back."""

@@ -116,7 +116,7 @@ class Server:
         await self._metrics_listener.close(0)
         await self._pusher.close(min(grace, 1.0))
         await self.client.close()
-        await asyncio.get_running_loop().run_in_executor(None, self.engine.stop)
+        await asyncio.get_running_loop().run_in_executor(None, self.engine.leave)
         self._lowered.close()
 
     async def _listen(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import psycopg
 from psycopg import pq
+from psycopg.waiting import wait as answer_of
 
 from layby.store.postgres_address import without_password
 
@@ -29,6 +30,11 @@ SILENT_S: Final = 2.0
 PROBE_S: Final = 2
 DOUBTS: Final = 2
 """How often nobody may be found to work on an answer: it may be on its way."""
+
+END_S: Final = 1.0
+"""For how long whoever is interrupted tries to end what the database does."""
+_INTERVAL_S: Final = 0.1
+"""How often a wait looks whether it is interrupted."""
 
 _STARTED: Final = "CAST(extract(epoch FROM backend_start) AS text)"
 _WORKS: Final = "(state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead')"
@@ -65,6 +71,8 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
     """None while it is being connected, which has a limit of its own."""
     backend = UNKNOWN
     """Kept here: a connection that broke does not tell."""
+    _interrupt: BaseException | None = None
+    """What has ended a wait, and this connection with it: Ctrl-C, or the end of the process."""
 
     def look_at_backend(self) -> None:
         """Who it is that answers; asked once."""
@@ -83,14 +91,42 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
         self.execute(_AS_BEFORE)
         return found
 
-    def wait(self, *arguments: Any, **options: Any) -> Any:
-        if self.watch is None:
-            return super().wait(*arguments, **options)
-        self.watch.begins(self)
+    def wait(self, gen: Any, interval: float = _INTERVAL_S, timeout: float | None = None) -> Any:
+        if self._interrupt is not None:  # whatever is tidied up on the way out of it
+            raise self._interrupt
+        limit = {} if timeout is None else {"timeout": timeout}  # which psycopg 3.2 has not
         try:
-            return super().wait(*arguments, **options)
+            return self._watched(gen, interval=interval, **limit)
+        except Exception:
+            raise
+        except BaseException as interrupt:
+            self._interrupt = interrupt
+            self._give_up()
+            raise
+
+    def _watched(self, gen: Any, **limits: float) -> Any:
+        if self.watch is None:
+            return answer_of(gen, self.pgconn.socket, **limits)
+        try:
+            self.watch.begins(self)
+            return answer_of(gen, self.pgconn.socket, **limits)
         finally:
             self.watch.ends(self)
+
+    def _give_up(self) -> None:
+        """Whoever is interrupted waits no longer, and the database need not work on it.
+
+        psycopg waits ten seconds for one that is silent, and may take the end of that for a failure
+        and forget the interrupt.
+        """
+        asking = threading.Thread(target=self._ask_to_end_it, daemon=True)
+        asking.start()
+        asking.join(END_S)
+        self.close()
+
+    def _ask_to_end_it(self) -> None:
+        with suppress(psycopg.Error):
+            self.cancel_safe(timeout=END_S)
 
 
 class _Waiting:

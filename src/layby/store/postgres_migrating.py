@@ -8,8 +8,9 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import psycopg
 
@@ -31,9 +32,12 @@ PATIENCE_S: Final = 300.0
 """For how long one migration tries to lock its tables."""
 _PAUSES: Final = Pauses(0.25, longest=10.0)
 _SETTINGS: Final = {"lock_timeout": "10s", "statement_timeout": "0"}
+TOLD_AFTER: Final = "1s"
+"""How soon somebody is told that another process migrates the database."""
 _LOCK: Final = 0x6C617962_79
 """Of the advisory lock under which a database is migrated. Waiting for it keeps nobody waiting."""
 TAKE_TURN: Final = f"SELECT pg_advisory_lock({_LOCK})"
+_LEDGER: Final = "layby_migrations"
 _HAS_SCHEMA: Final = f"SELECT to_regnamespace('{SCHEMA}') IS NOT NULL"
 _DIALECT: Final = PostgresDialect()
 _IN_THE_WAY: Final = """
@@ -69,14 +73,17 @@ def asked(connector: Connector, url: str, ask: Callable[[Connection], T]) -> T:
 
 def schema_in(connection: Connection) -> Schema:
     """Only reads, so it needs no right to change anything."""
-    if has_ledger(connection):
-        return schema_of(Migrating(connection))
-    _refuse_other_programs(connection)
-    return no_schema()
+    if not has_ledger(connection):
+        tables = _tables(connection)
+        if not tables:
+            return no_schema()
+        if _LEDGER not in tables:  # else another process has made it since we looked
+            _refuse_other_program(min(tables))
+    return schema_of(Migrating(connection))
 
 
 def has_ledger(connection: Connection) -> bool:
-    name = f"{SCHEMA}.layby_migrations"
+    name = f"{SCHEMA}.{_LEDGER}"
     row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone()
     return row is not None and bool(row[0])
 
@@ -123,12 +130,16 @@ class _Migrator:
 
     def _take_turn(self) -> None:
         """The lock is released with the connection."""
-        while True:
+        migrating = Migrating(self._connection)
+        usual = _SETTINGS["lock_timeout"]
+        for limit in chain((TOLD_AFTER,), repeat(usual)):
+            migrating.execute(f"SET lock_timeout = '{limit}'")
             try:
-                Migrating(self._connection).execute(TAKE_TURN)
+                migrating.execute(TAKE_TURN)
             except psycopg.errors.LockNotAvailable:
                 self._told(f"{self._name}: another process migrates it: waiting")
             else:
+                migrating.execute(f"SET lock_timeout = '{usual}'")
                 return
 
     def _apply(self, migration: Migration) -> list[Migration]:
@@ -165,11 +176,13 @@ class _Migrator:
         return f"{who}, has been in a transaction for {seconds} s"
 
 
-def _refuse_other_programs(connection: Connection) -> None:
-    tables = connection.execute(
+def _tables(connection: Connection) -> set[str]:
+    found = connection.execute(
         "SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,)
     ).fetchall()
-    if tables:
-        (first,) = min(tables)
-        why = f"its schema {SCHEMA} belongs to another program (it has a table {first})"
-        raise StoreUnreadable(f"{why}: give another database")
+    return {name for (name,) in found}
+
+
+def _refuse_other_program(table: str) -> NoReturn:
+    why = f"its schema {SCHEMA} belongs to another program (it has a table {table})"
+    raise StoreUnreadable(f"{why}: give another database")
