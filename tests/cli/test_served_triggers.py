@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from layby import Runner, TaskHandle, task, triggers
-from layby.cli import told_triggers
 from layby.cli.serve import beside
 from layby.cli.served_triggers import access_of
 from layby.errors import UsageError
-from layby.runner import untaken_triggers
 from layby.server.server import Server
 from layby.server.server_config import HttpConfig, ServerConfig, load
 from layby.server.trigger_config import SqlConnection, TriggersConfig, TriggerSecret
+from layby.trigger_manager import untaken_triggers
 from tests.helpers.postgres import cluster
 from tests.helpers.push_receivers import on_loop
 from tests.helpers.workers import flow_of
@@ -74,7 +73,6 @@ async def test_a_server_polls_nothing_unless_it_is_configured(tmp_path):
 @on_loop
 async def test_a_server_says_what_nobody_may_poll(tmp_path, caplog, monkeypatch):
     """In its own log, by itself, and once."""
-    monkeypatch.setattr(told_triggers, "LOOK_S", 0.02)
     monkeypatch.setattr(untaken_triggers, "LOOK_S", 0.02)
     monkeypatch.setattr(untaken_triggers, "PATIENCE_MS", 0)
     server = served("memory:", TriggersConfig())

@@ -79,7 +79,8 @@ def test_a_thousand_coroutines_acquire_release_reclaim_and_are_cancelled(seed):
             if chance.random() < 0.05:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-        await asyncio.gather(*lives, return_exceptions=True)
+        ends = await asyncio.gather(*lives, return_exceptions=True)
+        assert [each for each in ends if isinstance(each, AssertionError)] == []
         lives.clear()
         assert (pool.free, pool.waiting, census.inside) == (SLOTS, 0, 0)
         assert census.most == SLOTS

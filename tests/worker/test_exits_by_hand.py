@@ -22,7 +22,7 @@ from layby.core.commands import WakeTask
 from layby.core.model import NEVER
 from layby.testing import current_clock, virtual_test
 from layby.wire.records import PromiseRecord
-from layby.worker.attempt import Attempt
+from layby.worker.annotations import Annotations
 from layby.worker.wait_deadlines import WaitDeadlines
 from layby.worker.worker import Worker
 from tests.helpers.late_answers import LateAnswers
@@ -280,14 +280,14 @@ async def test_a_condition_that_was_woken_unheard_does_not_give_up(monkeypatch):
 async def test_who_comes_after_the_deadline_is_told_so(wait, monkeypatch):
     """The body has not given up yet: its question to the store is on its way."""
     asked, answer = asyncio.Event(), asyncio.Event()
-    ask = Attempt.later_deadline
+    ask = Annotations.later_deadline
 
     async def asks_slowly(*args: Any) -> Any:
         asked.set()
         await answer.wait()
         return await ask(*args)
 
-    monkeypatch.setattr(Attempt, "later_deadline", asks_slowly)
+    monkeypatch.setattr(Annotations, "later_deadline", asks_slowly)
     async with Runner("memory:") as runner:
         run = await runner.start(gives_up(wait))
         await asked.wait()

@@ -5,7 +5,15 @@ import random
 
 import pytest
 
-from layby import LaybyError, RetryPolicy, Runner, task
+from layby import (
+    Context,
+    LaybyError,
+    RetryPolicy,
+    RunCancelled,
+    RunFailed,
+    Runner,
+    task,
+)
 from layby.core.invariants import check
 from layby.testing import SlotWatch, virtual_test
 from tests.helpers.workers import flow_of, settled_down
@@ -63,6 +71,13 @@ class Body:
             raise OSError(key)
 
 
+def is_meant(number: int, end: Context | BaseException) -> bool:
+    """Not an assertion of the body: its run would fail, too."""
+    if isinstance(end, RunFailed):
+        return end.failed["works"].startswith(("OSError: ", "TaskTimeout: "))
+    return isinstance(end, RunCancelled) or (isinstance(end, Context) and end["n"] == number)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @virtual_test
 async def test_slots_and_store_are_straight_whatever_bodies_do(seed):
@@ -87,7 +102,7 @@ async def test_slots_and_store_are_straight_whatever_bodies_do(seed):
             watch.assert_never_more_than(slots)
             await settled_down()
             watch.assert_none_held()
-        assert all(isinstance(each, BaseException) or each["n"] >= 0 for each in found)
+        assert [each for each in enumerate(found) if not is_meant(*each)] == []
         assert (runner.worker.attempts, runner.worker.stuck) == ({}, ())
         assert runner.worker.credit.free == slots
         assert runner.worker.credit.reserved == 0

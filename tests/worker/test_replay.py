@@ -461,5 +461,5 @@ async def test_an_answer_without_the_record_is_the_error_of_the_peer(monkeypatch
 
         monkeypatch.setattr(client, "send", forgetful)
         run = await runner.start(flow_of(works), run_id="r")
-        with pytest.raises(RunFailed, match=r"WireError.*without its record"):
+        with pytest.raises(RunFailed, match=r"WireError.*record is missing"):
             await run.result()

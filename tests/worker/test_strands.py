@@ -437,7 +437,7 @@ def test_a_wait_that_keeps_its_slot_at_max_parked_lends_it(monkeypatch):
     """Who is to settle what it waits for may need that very slot."""
 
     def park_nobody(attempt, shown):
-        attempt.show(shown.with_slot("it keeps its slot"))
+        attempt.annotations.show(shown.with_slot("it keeps its slot"))
         return False
 
     @task

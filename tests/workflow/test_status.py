@@ -317,5 +317,5 @@ def test_a_run_that_has_ended(ended, state, failed, by, reason):
 
 
 def test_a_run_without_its_task_is_the_error_of_whoever_showed_it():
-    with pytest.raises(WireError, match="run/r is without its task"):
+    with pytest.raises(WireError, match="task of run/r is missing from the answer"):
         run_status(promise(id="run/r"), None, [], 5)

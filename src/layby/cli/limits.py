@@ -121,7 +121,7 @@ def set_(
 @reaching
 @as_json
 def delete(place: Place, name: str, *, as_json: bool) -> None:
-    """Forget the numbers of a limit.
+    """Delete a limit.
 
     Tasks that name it wait until it is defined again.
     """

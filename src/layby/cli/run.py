@@ -99,7 +99,9 @@ Examples:
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
 @prioritised
 @slotted
-@click.option("--group", default="default", show_default=True, help="Workers that share the run.")
+@click.option(
+    "--group", default="default", show_default=True, help="The group of workers that run its tasks."
+)
 @click.option("--work", is_flag=True, help="Over a URL: run its tasks here as well.")
 @graced
 @version_tagged

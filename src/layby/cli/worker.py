@@ -56,7 +56,12 @@ workers continue the tasks. Another signal, a second later, ends the process at 
     "postgresql://USER@HOST/DATABASE.  [env: LAYBY_DB]",
 )
 @click.option("--token", envvar="LAYBY_TOKEN", help="The server's token; better in LAYBY_TOKEN.")
-@click.option("--group", default="default", show_default=True, help="Workers that share work.")
+@click.option(
+    "--group",
+    default="default",
+    show_default=True,
+    help="The group of workers that it shares work with.",
+)
 @slotted
 @click.option(
     "--lease",

@@ -197,7 +197,9 @@ def defer(d: Draft, c: DeferTask, task: Task, _: Promise) -> Reply:
     """
     own = own_id(c.id, c.version)
     if not all(map(birth.is_absent, map(d.promise, (own, deadline_id(own))))):
-        return refuse(422, f"Promise '{own}' exists: its id is reserved for the task's own trigger")
+        return refuse(
+            422, f"Promise '{own}' exists, though its id is kept for the task's own trigger"
+        )
     if c.shared_id is not None and (refusal := _shared_refusal(d, c.shared_id, c.id)) is not None:
         return refusal
     waited = _begin_wait(d, c, own)

@@ -17,7 +17,7 @@ NOT_IN_IT: Final = (
 )
 NOT_WAITING: Final = "Task does not wait"
 NOT_TOLD: Final = (
-    "Nobody can tell its body: the process that runs it is not a worker of layby that is known "
+    "Its body cannot be told of this: the process that runs it is not a worker that is known "
     "here. Cancel the task, or let it end"
 )
 NO_DEADLINE: Final = (

@@ -1,7 +1,7 @@
 """What time it is for the writer, and since when leases could be renewed.
 
 Time never runs backwards inside the store. Whoever holds a lease is not to lose it because nobody
-could hear him: the writer was late, or had no store to write to.
+could hear them: the writer was late, or had no store to write to.
 """
 
 import logging

@@ -95,7 +95,15 @@ class ChildProcess:
 
     def _died(self) -> ChildDied:
         self._process.join()
-        return ChildDied(f"worker process ended with exit code {self._process.exitcode}")
+        return ChildDied(f"worker process {_how_it_ended(self._process.exitcode)}")
+
+
+def _how_it_ended(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0 and -exit_code in set(signal.Signals):
+        name = signal.Signals(-exit_code).name
+        of_memory = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+        return f"was ended by {name}{of_memory}"
+    return f"ended with exit code {exit_code}"
 
 
 def _context(start_method: StartMethod) -> SpawnContext | ForkServerContext:

@@ -113,9 +113,7 @@ class ExecutorState(Generic[T]):
 
     def is_giving_way(self) -> bool:
         """Whether it is full, and the oldest is dropped for whoever comes next."""
-        load = self.load()
-        is_full = load.outstanding >= self.capacity
-        return is_full and not decide(self.overflow, self.capacity, load).reason
+        return decide(self.overflow, self.capacity, self.load()).drops_oldest
 
     def refuse(self, reason: str) -> TaskSubmission:
         self.rejected += 1

@@ -99,7 +99,10 @@ class ChildRuns:
             child = await self._started(caller_try, handle, asked, start)
             if child is not None:
                 return child
-        raise Conflict(f"run '{plan.run_id_of(start.id)}' is run again by others all the time")
+        run_id = plan.run_id_of(start.id)
+        raise Conflict(
+            f"run '{run_id}' was run again by others each time it was asked for: try again"
+        )
 
     async def _started(
         self, caller_try: Attempt, handle: "TaskHandle", asked: ChildSpec, start: StartRun
@@ -136,14 +139,14 @@ class ChildRuns:
         reply = await until_answered(partial(self._runner.send, command))
         if isinstance(reply.data, RunData):
             return StartedChild(run, reply.data.promise, is_kept=not start.caller.detach)
-        await caller_try.annotate()  # raises if the task is no longer ours
+        await caller_try.annotations.write()  # raises if the task is no longer ours
         return None
 
     async def _send(self, caller_try: Attempt, start: StartRun) -> RunData:
         reply = await until_answered(partial(self._runner.worker.start_run, start))
         if isinstance(reply.data, RunData):
             return reply.data
-        await caller_try.annotate()  # raises if the task is no longer ours
+        await caller_try.annotations.write()  # raises if the task is no longer ours
         raise _refused(start, reply)
 
 

@@ -12,9 +12,9 @@ from layby.workflow.duration_checks import Duration
 
 class Retention(Struct, frozen=True, kw_only=True):
     """How long runs are kept after they have ended: `completed` ones, and `failed` ones, which are
-    those that failed, were cancelled or were late. Then their tasks and values are deleted, and
-    their ids are kept for `ids` more: starting one of them again finds it, and asking for its
-    result raises `ResultExpired`. Seconds or a timedelta; None keeps for ever.
+    those that failed, were cancelled or passed their deadline. Then their tasks and values are
+    deleted, and their ids are kept for `ids` more: starting one of them again finds it, and asking
+    for its result raises `ResultExpired`. Seconds or a timedelta; None keeps for ever.
     """
 
     completed: Duration | None = None

@@ -237,7 +237,7 @@ class Run:
         reply = await self._runner.send(GetPromise(id=node_id))
         found = outcome.read(reply.data.promise) if isinstance(reply.data, PromiseData) else None
         if found is None or found.result is None:
-            raise error_for(reply.status, f"the result of {node_id}: {reply.data}")
+            raise error_for(reply.status, f"the result of {node_id} cannot be read: {reply.data}")
         return found.result
 
     async def _settled(

@@ -316,7 +316,10 @@ class Runner:
     def worker(self) -> Worker:
         """What runs bodies here."""
         if self._worker is None:
-            raise UsageError(f"this Runner on {self._shown!r} has no slots, so it has no worker")
+            told = (
+                f"this Runner on {self._shown!r} has no slots, so it has no worker: give it slots="
+            )
+            raise UsageError(told)
         return self._worker
 
     @property
@@ -327,7 +330,8 @@ class Runner:
     @property
     def engine(self) -> Engine:
         if not isinstance(self._link, EmbeddedLink):
-            raise UsageError(f"the engine of {self._shown!r} runs in another process")
+            told = f"the engine of {self._shown!r} runs in another process: ask it by runner.client"
+            raise UsageError(told)
         return self._link.engine
 
     def now(self) -> Millis:

@@ -16,9 +16,9 @@ from layby.core.waits import Polling
 from layby.errors import LaybyError, TriggerError
 from layby.runner.shared_database import SharedDatabaseLink
 from layby.runner.trigger_thread import BlockingTrigger, OpenedManager, TriggerThread
-from layby.runner.untaken_triggers import UntakenTriggers
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.trigger_manager.trigger_manager import CAPACITY, TriggerConfig, TriggerManager
+from layby.trigger_manager.untaken_triggers import UntakenTriggers
 from layby.triggers.built_in import BUILT_IN
 from layby.triggers.registry import REGISTRY, TriggerRegistry
 from layby.wire import json_values

@@ -140,7 +140,10 @@ class CorsConfig(Struct, frozen=True, kw_only=True):
 class TasksConfig(Struct, frozen=True, kw_only=True):
     retry_timeout: Annotated[
         float,
-        Setting(DurationValue(100), "After this an `execute` that nobody answered is sent again"),
+        Setting(
+            DurationValue(100),
+            "How soon `execute` is sent again if no worker has acquired the task",
+        ),
     ] = 30.0
     max_crashes: Annotated[
         int,
@@ -157,7 +160,7 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
     ] = None
     failed: Annotated[
         float | None,
-        Setting(KEPT_FOR, "The same for runs that failed, were cancelled or were late"),
+        Setting(KEPT_FOR, "The same for runs that failed, were cancelled or passed their deadline"),
     ] = None
     ids: Annotated[
         float | None,
@@ -182,7 +185,10 @@ class PollConfig(Struct, frozen=True, kw_only=True):
         Setting(Number(1, 100_000), "Messages one stream may hold back; others wait in the outbox"),
     ] = 100
     ping: Annotated[
-        float, Setting(DurationValue(100), "A silent stream carries a comment this often")
+        float,
+        Setting(
+            DurationValue(100), "How often a comment is sent on a stream that is silent otherwise"
+        ),
     ] = 15.0
     patience: Annotated[
         float,
@@ -242,7 +248,8 @@ class HooksConfig(Struct, frozen=True, kw_only=True):
         Secret | None,
         Setting(
             SecretText(),
-            "Where the key that signs links is kept: `env:NAME` or `file:PATH`; else in `db`",
+            "Where the key that signs links is kept: `env:NAME` or `file:PATH`; by "
+            "default one is made and kept in `db`",
         ),
     ] = None
 
@@ -267,18 +274,22 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         Setting(YesNo(), "Accept `debug.*` requests, which can stop time and delete everything"),
     ] = False
     strict: Annotated[
-        bool, Setting(YesNo(), "Refuse what the specification refuses: both strict settings below")
+        bool, Setting(YesNo(), "Apply both strict rules below, as the specification does")
     ] = False
     strict_lineage: Annotated[
         Lineage | None,
         Setting(
             Choice(("off", "dot", "colon")),
-            "How ids must extend those of their lineage tags; `colon` when `strict`, else `off`",
+            "What must follow the id in a lineage tag: `colon`, `dot` or `off`; "
+            "`colon` when `strict`, else `off`",
         ),
     ] = None
     strict_external: Annotated[
         bool | None,
-        Setting(YesNo(), "Wait only for promises that somebody will settle; on when `strict`"),
+        Setting(
+            YesNo(),
+            "Refuse waits for internal promises, whose deadlines nobody enforces; on when `strict`",
+        ),
     ] = None
     server: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()

@@ -120,7 +120,7 @@ UNTAKEN: Final = Family(
     "layby_triggers_untaken",
     "Triggers that nobody runs: no room, no such class, or not allowed to poll; `layby why` says",
 )
-PERMITS: Final = Family("layby_permits_held", "Permits of limits that are out")
+PERMITS: Final = Family("layby_permits_held", "Permits of limits that tasks hold now")
 AWAITED: Final = Family(
     "layby_permits_awaited", f"Tasks that wait for a permit; {COUNTED:,} means that or more"
 )

@@ -66,7 +66,11 @@ class Dialect(Protocol):
     """Of each of some limits and each name of tasks that wait for it: the first ones."""
 
     def among(self, column: str) -> str:
-        """A condition: it is one of the texts in one parameter."""
+        """A condition: it is one of the texts in one parameter. Rows are looked up by it."""
+        ...
+
+    def is_among(self, column: str) -> str:
+        """The same, to be asked of many rows that are looked up by something else."""
         ...
 
     def rows(self, names: Sequence[str]) -> str:
@@ -290,6 +294,9 @@ class SqliteDialect:
 
     def among(self, column: str) -> str:
         return f"{column} IN (SELECT value FROM json_each(?))"
+
+    def is_among(self, column: str) -> str:
+        return self.among(column)
 
     def rows(self, names: Sequence[str]) -> str:
         cells = ", ".join(

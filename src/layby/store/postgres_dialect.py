@@ -123,6 +123,10 @@ class PostgresDialect:
         """As an array: so it is looked up by index, whatever the planner believes of the table."""
         return f"{column} = ANY (ARRAY(SELECT json_array_elements_text(CAST(? AS json))))"
 
+    def is_among(self, column: str) -> str:
+        """By a hash, which an array that is not a constant has not."""
+        return f"{column} IN (SELECT json_array_elements_text(CAST(? AS json)))"
+
     def rows(self, names: Sequence[str]) -> str:
         """Objects whose keys are the numbers of the cells; what is NULL is left out."""
         cells = ", ".join(f"{_cell(at, name)} AS {quoted(name)}" for at, name in enumerate(names))

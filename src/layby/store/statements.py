@@ -89,7 +89,7 @@ class Statements:
             self._without_large_texts(valueless), f"promises WHERE {among('id')}"
         )
         self.partly_valueless_pairs = self._all(
-            valueless_if(among("id"), self.pair), f"promises WHERE {among('id')}"
+            valueless_if(self.dialect.is_among("id"), self.pair), f"promises WHERE {among('id')}"
         )
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from layby.core.waits import WaitingOn
-from layby.worker.attempt import Attempt, ShownWait
+from layby.worker.annotations import ShownWait
+from layby.worker.attempt import Attempt
 
 SURVIVED_S: Final = 3.0
 ROOM: Final = 32
@@ -44,10 +45,10 @@ class Probation:
         """Return when it may begin."""
         held, share = self._host.attempts[task_id], SHARES.get(crashes, ROOM)
         if share:
-            held.show_waiting(WaitingOn(KIND, _suspected(crashes)))
+            held.annotations.show_waiting(WaitingOn(KIND, _suspected(crashes)))
             await self._enter(share)
             try:
-                await held.show_running()
+                await held.annotations.show_running()
             except BaseException:
                 self._leave(share)
                 raise
@@ -97,7 +98,7 @@ class Probation:
                 sentence = self._sentence_of(held)
                 if sentence not in shown:
                     shown[sentence] = held.new_wait(WaitingOn(KIND, sentence), None)
-                held.show(shown[sentence])
+                held.annotations.show(shown[sentence])
             if share:
                 self._leave(share)
         if self._new:

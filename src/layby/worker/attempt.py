@@ -1,29 +1,26 @@
-"""One try of one task in this worker: its claim, its timeout and what it writes to the store.
+"""One try of one task in this worker: its claim, its timeout, its slot, and its end.
 
-Writes are fenced by the claim's version. A refusal means that the task is no longer ours: the body
-is cancelled, and nothing it does later is written.
+What it asks of the store is fenced by the claim's version. A refusal means that the task is no
+longer ours: the body is cancelled, and nothing it does later is written. What it writes about its
+waits is kept by `annotations`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from layby.client.interface import WatchingClient
-from layby.client.patience import PAUSES, known, send_until_answered
-from layby.core import waits
+from layby.client.patience import send_until_answered
 from layby.core.blocks import MAX_WHY_CHARS
 from layby.core.commands import (
-    NOTHING,
     AddItems,
-    AnnotateTask,
     BlockTask,
     Command,
     CreateBelow,
-    ExpireWait,
     FenceTask,
     GetPromise,
     RegainPermits,
@@ -31,20 +28,19 @@ from layby.core.commands import (
     Tags,
     Value,
 )
-from layby.core.held_exits import moved_waits
-from layby.core.model import NEVER, Millis, Promise
+from layby.core.model import Millis, Promise
 from layby.core.queries import Query
-from layby.core.replies import AnnotateData, Claim, JoinData, PromiseData, RegainData, Reply
+from layby.core.replies import Claim, JoinData, PromiseData, RegainData, Reply
 from layby.core.waits import WaitingOn
-from layby.errors import StoreError, UsageError, WireError, error_for
+from layby.errors import UsageError, error_for
 from layby.program import LoadedTask, Mapped
 from layby.worker import tell
+from layby.worker.annotations import Annotations, PollState, ShownWait
 from layby.worker.deferring import Deferral, Deferred
 from layby.worker.lineage import lineage_of
 from layby.worker.promise_watches import DeadlineWatch, PromiseWatch, PromiseWatches
-from layby.worker.replay import NEW, Recalled, Record, Replay, body_of, encoded
-from layby.worker.thread_call import on_loop
-from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
+from layby.worker.replay import NEW, Recalled, Replay, body_of
+from layby.worker.wait_deadlines import WaitDeadline
 
 if TYPE_CHECKING:
     from layby.worker.child_run import RunStarter
@@ -99,55 +95,6 @@ class AttemptHost(Protocol):
     def spawn(self, coroutine: Any) -> Any: ...
 
 
-class PollState(Protocol):
-    polls: int
-    next_poll_at: float | None
-    last_error: str | None
-    asked_at: float | None
-
-
-class ShownWait(msgspec.Struct, frozen=True):
-    """What status shows of one wait."""
-
-    waiting: WaitingOn
-    sub_status: str | None
-    poll: PollState | None
-
-    def with_slot(self, note: str = "") -> "ShownWait":
-        """As shown for a body that holds its slot."""
-        return ShownWait(tell.with_aside(self.waiting, note), None, self.poll)
-
-    def with_note(self, note: str) -> "ShownWait":
-        """With a remark for the reader."""
-        return ShownWait(tell.with_aside(self.waiting, note), self.sub_status, self.poll)
-
-
-StoredRecord = asyncio.Future[Promise | None]
-"""The record of a wait's end that the store has; None if it does not say."""
-
-
-class CarriedRecord(NamedTuple):
-    """The end of a wait, on its way to the store."""
-
-    record_id: str
-    record: Record
-    stored: StoredRecord
-
-    @property
-    def value(self) -> Value:
-        return encoded(self.record)
-
-    async def stored_by(self, sending: Awaitable[Promise | None]) -> None:
-        """Tell whoever waits for it what is stored; cancel the wait if that will never be known."""
-        try:
-            found = await sending
-        except BaseException:
-            self.stored.cancel()
-            raise
-        if not self.stored.done():
-            self.stored.set_result(found)
-
-
 class Unasked(msgspec.Struct, frozen=True):
     """An approval that was made, and where."""
 
@@ -157,20 +104,14 @@ class Unasked(msgspec.Struct, frozen=True):
 
 class Attempt:
     __slots__ = (
-        "_annotations_sent",
         "_armed_at",
-        "_awaits",
-        "_carried",
         "_checkpoints",
-        "_deadlines",
         "_host",
         "_is_hard_end",
         "_place",
-        "_progress",
-        "_shown",
         "_timeout_left",
         "_timer",
-        "_withdrawn",
+        "annotations",
         "body",
         "deferral",
         "error",
@@ -223,14 +164,8 @@ class Attempt:
             self._end_after_mismatch,
             body_of(claim.resumed),
         )
-        self._carried: CarriedRecord | None = None
-        """The end of a wait that is to be written with whatever is written next."""
         self.unasked: dict[str, Unasked] | None = None
         """Approvals that this run of the body has made, and nobody was asked yet."""
-        self._awaits: dict[str, str] | None = None
-        """What its waits for promises are for, as far as the store does not know it yet."""
-        self._withdrawn: tuple[str, ...] = ()
-        """Promises of waits that were given up; cancelled with whatever is written next."""
         self.body: Any = None
         """The `Body` that runs it, which is also its slot."""
         self.try_number = claim.task.tries + claim.task.ahead
@@ -253,17 +188,10 @@ class Attempt:
         """Whether its timeout was reported while its body went on: its end has to be said."""
         self.reason: str | None = None
         """Why the body is being ended from outside: timeout, lost, …; else None."""
-        self._shown: ShownWait | None = None
-        self._annotations_sent = 0
         self._timeout_left = loaded.timeout
         self._armed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._progress: str | None = None
-        fixed = claim.task.deadlines_by_id
-        self._deadlines = None
-        if fixed:
-            moved = moved_waits(recalled.records)
-            self._deadlines = WaitDeadlines(fixed, self._annotate_soon, moved)
+        self.annotations = Annotations(host, self, claim.task.deadlines_by_id, recalled)
 
     # --- what it is ----------------------------------------------------------------------
 
@@ -273,15 +201,18 @@ class Attempt:
 
     @property
     def waiting(self) -> WaitingOn | None:
-        return None if self._shown is None else self._shown.waiting
+        shown = self.annotations.shown
+        return None if shown is None else shown.waiting
 
     @property
     def poll(self) -> PollState | None:
-        return None if self._shown is None else self._shown.poll
+        shown = self.annotations.shown
+        return None if shown is None else shown.poll
 
     @property
     def is_parked(self) -> bool:
-        return self._shown is not None and self._shown.sub_status is not None
+        shown = self.annotations.shown
+        return shown is not None and shown.sub_status is not None
 
     @property
     def starter(self) -> "RunStarter":
@@ -401,13 +332,6 @@ class Attempt:
             history = self.loaded.history.handed_back(self.now(), outcome)
         return Released(self.id, self.version, begun=self.has_begun, history=history)
 
-    def final_annotation(self) -> AnnotateTask:
-        """What is written about a call before it is released."""
-        history = self.loaded.history.handed_back(self.now(), "Released")
-        return AnnotateTask(
-            id=self.id, version=self.version, progress=self._progress, history=history
-        )
-
     def blocked(self) -> BlockTask:
         """How it is handed back when the code does not fit what it has done before."""
         why = str(self.replay.mismatch).removeprefix(f"{self.id}: ")[:MAX_WHY_CHARS]
@@ -473,8 +397,8 @@ class Attempt:
         why_not = self._host.why_not_park()
         if why_not is not None:
             kept = shown.with_slot(why_not)
-            if kept != self._shown:  # asked again every second
-                self.show(kept)
+            if kept != self.annotations.shown:  # asked again every second
+                self.annotations.show(kept)
             return False
         self._give_up_slot(shown)
         return True
@@ -490,22 +414,7 @@ class Attempt:
     def _give_up_slot(self, shown: ShownWait) -> None:
         self._stop_clock()
         self.loaded.history.parked(self.now())
-        self.show(shown)
-
-    def show(self, shown: ShownWait | None) -> None:
-        """Write what the body waits for now, with the record of a wait that has ended."""
-        self._shown = shown
-        self._annotate()
-
-    def show_waiting(self, waiting: WaitingOn) -> None:
-        """It still has no slot, but what it waits for has changed."""
-        self.show(ShownWait(tell.begun(waiting, self.now()), "Deferred", None))
-
-    async def show_running(self) -> None:
-        """Write that it waits for nothing, and return when that is stored."""
-        self._shown = None
-        self._annotations_sent += 1
-        self._checked(await self.send(self._annotation(None, None)))
+        self.annotations.show(shown)
 
     def resume(self, still: ShownWait | None) -> None:
         """Write `Active` after the slot has been reclaimed.
@@ -514,7 +423,7 @@ class Attempt:
         """
         self._start_clock()
         self.loaded.history.resumed(self.now())
-        self.show(still and still.with_slot())
+        self.annotations.show(still and still.with_slot())
 
     async def regain_permits(self) -> None:
         """Parking gave them up: the body goes on when it has them again."""
@@ -530,128 +439,15 @@ class Attempt:
         self._place = max(self.now(), self._place + 1)
         regain = RegainPermits(id=self.id, version=self.version, place=self._place)
         reply = await self.send(regain)
-        self._check_fence(reply)
+        self.check_fence(reply)
         data = reply.data
         if isinstance(data, RegainData) and data.promise is not None:
             await self.watch(data.promise.id)
 
-    def progress(self, fraction: float | None, text: str) -> None:
-        progress = {"fraction": fraction, "text": text, "at": self.now()}
-        self._progress = msgspec.json.encode(progress).decode()
-        on_loop(self._annotate)  # a plain condition may call this in its thread
-
     async def let_others_in(self) -> None:
         await self._host.let_others_in()
 
-    # --- deadlines of waits --------------------------------------------------------------
-
-    def fixed_deadline(self, record_id: str) -> Millis | None:
-        """The deadline of this wait, if an earlier run of the body began it."""
-        return None if self._deadlines is None else self._deadlines.fixed(record_id)
-
-    def is_moved(self, record_id: str) -> bool:
-        """Whether a person has moved the deadline of this wait."""
-        return self._deadlines is not None and self._deadlines.is_moved(record_id)
-
-    def begin_wait(self, record_id: str, length: Millis) -> WaitDeadline:
-        """Begin a wait now, unless it has begun before; written with `Deferred`."""
-        if self._deadlines is None:
-            self._deadlines = WaitDeadlines({}, self._annotate_soon)
-        estimate = self.now() + length
-        return self._deadlines.begin(record_id, estimate, self.end_wait, self.later_deadline)
-
-    async def later_deadline(self, record_id: str, at: Millis) -> Millis | None:
-        """By our clock the time of this wait is up: where its deadline is now, if it was moved.
-
-        None: it is up. Only the store can say so, as the message of a move may be lost, or on its
-        way. While the store does not answer, the wait goes on.
-        """
-        expire = ExpireWait(id=self.id, version=self.version, wait=record_id, deadline=at)
-        reply = await self.send(expire)
-        self._check_fence(reply)
-        if reply.status in (404, 409):  # a later run of the body continues the wait
-            return NEVER
-        data = reply.data
-        if not isinstance(data, AnnotateData):  # a server of an older version
-            return None
-        if data.record is not None:
-            self._host.ended_by_hand(record_id, data.record)
-        moved_to = data.task.deadlines_by_id.get(record_id, at)
-        if moved_to <= at:
-            if self._deadlines is not None:
-                self._deadlines.heard(record_id)  # the store says now that it is up, not moved
-            return None
-        self.move_wait(record_id, moved_to, "")
-        return moved_to
-
-    def hear_move(self, record_id: str, at: Millis, by: str) -> None:
-        """The word has come that a person has moved the deadline of this wait."""
-        if self._deadlines is not None:
-            self._deadlines.heard(record_id)
-        if self.move_wait(record_id, at, by):
-            self._host.moved_by_hand(record_id, at)
-
-    def move_wait(self, record_id: str, at: Millis, by: str) -> bool:
-        """A person has moved the deadline of this wait; False if it has ended, or if that deadline
-        is not kept here but with a promise.
-        """
-        self.has_kept = True  # what was decided is below its id
-        is_kept = self._deadlines is not None and self._deadlines.move(record_id, at)
-        shown = self._shown
-        if shown is not None:
-            own = self.fixed_deadline(shown.waiting.record_id or "")
-            until = None if at >= NEVER else at
-            waiting = waits.moved(tell.spoken(shown.waiting), record_id, until, by, own)
-            self._shown = ShownWait(waiting, shown.sub_status, shown.poll)
-        return is_kept
-
-    def begin_promise_wait(self, record_id: str, call: Record) -> None:
-        """Note what it is for; written with whatever is written next."""
-        noted = self.replay.check_awaited(record_id, call)
-        if noted is not None:
-            key, digest = noted
-            self._awaits = {**(self._awaits or {}), key: digest}
-
-    def watch_deadline(self, record_id: str, length: Millis) -> DeadlineWatch:
-        """The deadline of several waits together."""
-        deadline, watches = self.begin_wait(record_id, length), self._host.watches
-        watch = watches.watch_deadline(deadline)
-        deadline.moved = partial(watches.move, watch)
-        return watch
-
-    def withdraw(self, promise_id: str) -> None:
-        """A wait is given up for good: what was made for it is cancelled with the next write."""
-        self._withdrawn = (*self._withdrawn, promise_id)
-
-    def withdraw_now(self, promise_id: str) -> None:
-        """Others work for it, and the next write may be far away."""
-        self.withdraw(promise_id)
-        if self.is_open:
-            self._annotate()
-
-    def carry(self, record_id: str, record: Record) -> StoredRecord:
-        """Record the end of a wait with what is written next. The future has the record that is
-        stored then: if a person has ended the wait first, it is not this one.
-        """
-        if self._carried is not None:
-            self._annotate()
-        stored: StoredRecord = asyncio.get_running_loop().create_future()
-        self._carried = CarriedRecord(record_id, record, stored)
-        self.has_kept = True
-        self.replay.remember(record_id, record)
-        self.end_wait(record_id)
-        return stored
-
-    def note(self, record_id: str, record: Record) -> StoredRecord:
-        """Record the end of a wait now; what is shown of the body does not change."""
-        stored = self.carry(record_id, record)
-        self._annotate()
-        return stored
-
-    def end_wait(self, record_id: str) -> None:
-        """Not when the body is ended from outside: a later run continues the wait."""
-        if self._deadlines is not None and self.reason is None:
-            self._deadlines.end(record_id)
+    # --- what it asks of the store --------------------------------------------------------
 
     def watch(self, promise_id: str) -> PromiseWatch:
         return self._host.watches.watch(promise_id)
@@ -664,16 +460,13 @@ class Attempt:
         deadline.moved = partial(watches.move, watch)
         return watch
 
-    def _annotate_soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self._annotate_deadlines)
-
-    def _annotate_deadlines(self) -> None:
-        """Unless another annotation has carried them; nothing is written for a body that ends."""
-        is_untold = self._deadlines is not None and self._deadlines.has_unsent
-        if is_untold and self.is_open and self.reason is None:
-            self._annotate()
-
-    # --- writes --------------------------------------------------------------------------
+    def watch_deadline(self, record_id: str, length: Millis) -> DeadlineWatch:
+        """The deadline of several waits together."""
+        deadline = self.annotations.begin_wait(record_id, length)
+        watches = self._host.watches
+        watch = watches.watch_deadline(deadline)
+        deadline.moved = partial(watches.move, watch)
+        return watch
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._host.spawn(coroutine)
@@ -683,7 +476,7 @@ class Attempt:
 
     async def fenced(self, command: FenceTask) -> Reply:
         self.has_kept = True
-        return self._checked(await self.send(command))
+        return self.checked(await self.send(command))
 
     async def create(
         self, promise_id: str, length: Millis, param: Value, tags: Tags, *, capped: bool = False
@@ -699,13 +492,13 @@ class Attempt:
             tags=tags,
             capped=capped,
         )
-        reply = self._checked(await self.send(command))
+        reply = self.checked(await self.send(command))
         assert isinstance(reply.data, PromiseData)
         return reply.data.promise
 
     async def add_items(self, command: AddItems) -> JoinData:
         self.has_kept = True
-        reply = self._checked(await self.send(command))
+        reply = self.checked(await self.send(command))
         assert isinstance(reply.data, JoinData)
         return reply.data
 
@@ -714,95 +507,16 @@ class Attempt:
         reply = await self.send(GetPromise(id=promise_id))
         return reply.data.promise if isinstance(reply.data, PromiseData) else None
 
-    async def record(self, record_id: str, value: Value) -> Promise:
-        """Store a record and wait for that; returns what is stored, ours or an earlier one."""
-        self.has_kept = True
-        command = self._annotation(record_id, value)
-        reply = self._checked(await self.send(command))
-        self._acknowledged(command, reply)
-        assert isinstance(reply.data, AnnotateData)
-        if reply.data.record is None:
-            raise WireError(f"{self.id}: the answer to {command.kind} is without its record")
-        return reply.data.record
-
-    async def annotate(self) -> None:
-        """Write what is to be written, and wait for that."""
-        command = self._annotation(None, None)
-        self._acknowledged(command, self._checked(await self.send(command)))
-
-    def _annotate(self) -> None:
-        """Hand it to the writer now, in order, without waiting for the commit."""
-        if self._host.is_loop_ending():  # as if the process had died: what was parked stays so
-            return
-        carried, self._carried = self._carried, None
-        if self._deadlines is not None:
-            self._deadlines.has_unsent = False
-        self._annotations_sent += 1
-        sending = self._send_annotation(carried, self._annotations_sent)
-        self._host.spawn(sending if carried is None else carried.stored_by(sending))
-
-    async def _send_annotation(self, carried: CarriedRecord | None, number: int) -> Promise | None:
-        """Send it again while the store does not answer, unless something newer was sent.
-
-        The record that is stored then, if it carries one.
-        """
-        record_id, value = (None, None) if carried is None else (carried.record_id, carried.value)
-        command = self._annotation(record_id, value)
-        for pause in PAUSES:
-            try:
-                reply = known(await self._host.client.send(command))
-                self._check_fence(reply)
-                self._acknowledged(command, reply)
-            except StoreError:  # the engine's own log has it
-                await asyncio.sleep(pause)
-            else:
-                return reply.data.record if isinstance(reply.data, AnnotateData) else None
-            if not self.is_open or (number != self._annotations_sent and carried is None):
-                return None
-            command = self._annotation(record_id, value)
-        return None
-
-    def _annotation(self, record_id: str | None, value: Value | None) -> AnnotateTask:
-        shown, deadlines = self._shown, self._deadlines
-        return AnnotateTask(
-            id=self.id,
-            version=self.version,
-            sub_status=None if shown is None else shown.sub_status,
-            waiting_on=None if shown is None else tell.told(shown.waiting),
-            progress=self._progress,
-            history=self.loaded.history.text,
-            record_id=record_id,
-            record=value or NOTHING,
-            waits={} if deadlines is None else deadlines.begun(self.now()),
-            ended=() if deadlines is None else deadlines.ended(),
-            awaits=self._awaits or {},
-            withdrawn=self._withdrawn,
-        )
-
-    def _acknowledged(self, command: AnnotateTask, reply: Reply) -> None:
-        if self._awaits is not None and reply.is_ok:
-            left = {key: each for key, each in self._awaits.items() if key not in command.awaits}
-            self._awaits = left or None
-        if command.withdrawn and reply.is_ok:
-            done = frozenset(command.withdrawn)
-            self._withdrawn = tuple(each for each in self._withdrawn if each not in done)
-        if self._deadlines is not None and isinstance(reply.data, AnnotateData):
-            stored = reply.data.task.deadlines_by_id
-            for record_id, at in self._deadlines.moved_unheard(stored):
-                self.move_wait(record_id, at, "")
-                self._host.moved_by_hand(record_id, at)
-            self._deadlines.acknowledge(stored, command.ended)
-
-    def _checked(self, reply: Reply) -> Reply:
+    def checked(self, reply: Reply) -> Reply:
         """Return the reply if the request was carried out, else raise why not."""
-        self._check_fence(reply)
+        self.check_fence(reply)
         self.check_open()
         if not reply.is_ok:
             why = f"{self.id}: the store refused a request of this task: {reply.data}"
             raise error_for(reply.status, why)
         return reply
 
-    def _check_fence(self, reply: Reply) -> None:
+    def check_fence(self, reply: Reply) -> None:
         """A refused version means that somebody else has the task now."""
         if reply.status in (404, 409):
             self.end("lost")

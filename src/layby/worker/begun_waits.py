@@ -21,7 +21,8 @@ from layby.core.tag_names import MOVABLE
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, LaybyError, error_for
 from layby.wire.durations import millis_of
-from layby.worker.attempt import Attempt, StoredRecord
+from layby.worker.annotations import StoredRecord
+from layby.worker.attempt import Attempt
 from layby.worker.condition_poll import MOVED_DEADLINE, count_first, name_of
 from layby.worker.outgoing_call import answer_of_type, make_call, result_of
 from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_late
@@ -95,7 +96,7 @@ class BegunWait:
         """Nobody waits for it in this process any more."""
         if self.future is not None:
             self.future.cancel()
-        self.attempt.end_wait(self.record_id)
+        self.attempt.annotations.end_wait(self.record_id)
 
     def withdraw(self) -> None:
         """It is given up for good: what was made for it is cancelled."""
@@ -120,7 +121,7 @@ class SleepWait(BegunWait):
 
     def withdraw(self) -> None:
         self.stop()
-        self.attempt.withdraw(self._timer_id)
+        self.attempt.annotations.withdraw(self._timer_id)
 
 
 class PromiseWait(BegunWait):
@@ -148,7 +149,7 @@ class PromiseWait(BegunWait):
             if isinstance(begun, TimedPromiseWatch):
                 self.waiting = replace(waiting, deadline=begun.deadline, record_id=record_id)
         elif isinstance(begun, Promise):
-            attempt.end_wait(record_id)
+            attempt.annotations.end_wait(record_id)
             self.end = WaitEnd(begun.settled_at or 0, begun)
         else:
             self.end = self._timed_out(begun)
@@ -162,7 +163,7 @@ class PromiseWait(BegunWait):
 
     def _timed_out(self, timed_out: "TimedOut") -> WaitEnd:
         if not timed_out.is_recorded:
-            self.attempt.note(self.record_id, self._call.raising(timed_out.error))
+            self.attempt.annotations.note(self.record_id, self._call.raising(timed_out.error))
         return WaitEnd(timed_out.at, error=timed_out.error)
 
     async def ask_again(self) -> None:
@@ -172,7 +173,7 @@ class PromiseWait(BegunWait):
     def withdraw(self) -> None:
         self.stop()
         if self._is_own:
-            self.attempt.withdraw(self._promise_id)
+            self.attempt.annotations.withdraw(self._promise_id)
 
 
 class CallWait(BegunWait):
@@ -212,7 +213,7 @@ class CallWait(BegunWait):
 
     def withdraw(self) -> None:
         self.stop()
-        self.attempt.withdraw(self._promise_id)
+        self.attempt.annotations.withdraw(self._promise_id)
 
 
 class ConditionWait(BegunWait):
@@ -270,7 +271,7 @@ class ConditionWait(BegunWait):
 
     def _record(self, error: DeferTimeout | ConditionError | None) -> StoredRecord:
         record = DEFER_UNTIL if error is None else DEFER_UNTIL.raising(error)
-        return self.attempt.note(self.record_id, record)
+        return self.attempt.annotations.note(self.record_id, record)
 
 
 def ended_by_hand(attempt: Attempt, stored: Promise | None) -> Record | None:
@@ -348,7 +349,7 @@ async def watch_condition(
     poll.record_id = record_id
     if attempt is not None and until is not None:
         poll.expire = partial(_expire, wheel, attempt, poll, until)
-        if attempt.is_moved(until.record_id):
+        if attempt.annotations.is_moved(until.record_id):
             poll.timeout = None  # its length says nothing any more
     count_first(poll, first.error)
     return poll, None if until is None else until.deadline
@@ -360,7 +361,7 @@ def _expire(wheel: Wheel, attempt: Attempt, poll: Poll, until: WaitDeadline) -> 
 
 async def _end_or_move(wheel: Wheel, attempt: Attempt, poll: Poll, until: WaitDeadline) -> None:
     """The time of a condition is up, unless its deadline was moved."""
-    at = attempt.fixed_deadline(until.record_id)
+    at = attempt.annotations.fixed_deadline(until.record_id)
     moved_to = await until.later(until.deadline if at is None else at)
     if moved_to is None:
         wheel.time_out(poll)
@@ -375,8 +376,8 @@ def _condition_deadline(
     length = millis_of(within)
     if attempt is None or record_id is None or length == NEVER:
         return None, None
-    is_new = attempt.fixed_deadline(record_id) is None
-    until = attempt.begin_wait(record_id, length)
+    is_new = attempt.annotations.fixed_deadline(record_id) is None
+    until = attempt.annotations.begin_wait(record_id, length)
     left = None if is_new else max(0, until.deadline - attempt.now()) / 1000
     return until, left
 
@@ -394,7 +395,7 @@ async def begin_promise(
     `is_open`: it exists, was pending a moment ago, and is kept for this task.
     """
     call = wait_call(promise_id)
-    attempt.begin_promise_wait(record_id, call)
+    attempt.annotations.begin_promise_wait(record_id, call)
     before = attempt.replay.recorded_at(record_id)
     found = attempt.replay.found(record_id, call)
     if found is not None and (error := found.error_again()) is not None:
@@ -402,11 +403,11 @@ async def begin_promise(
         return TimedOut(error, before, is_recorded=True)
     if is_open and within is None:
         return attempt.watch(promise_id)
-    begun = None if within is None else attempt.fixed_deadline(record_id)
+    begun = None if within is None else attempt.annotations.fixed_deadline(record_id)
     ensure = EnsurePromise(id=promise_id, awaiter=attempt.id)
     promise = settled_promise(await attempt.send(ensure), promise_id)
     while begun is not None and (is_late(promise, begun) or _is_over(promise, begun, attempt)):
-        moved_to = await attempt.later_deadline(record_id, begun)
+        moved_to = await attempt.annotations.later_deadline(record_id, begun)
         if moved_to is None:
             why = timeout_message(attempt, promise.id, record_id, within)
             return TimedOut(DeferTimeout(why), begun)
@@ -423,7 +424,8 @@ def _watch(attempt: Attempt, promise_id: str, within: float | None, record_id: s
     if length == NEVER:
         return attempt.watch(promise_id)
     timeout = partial(timeout_message, attempt, promise_id, record_id, within)
-    return attempt.watch_until(promise_id, attempt.begin_wait(record_id, length), timeout)
+    until = attempt.annotations.begin_wait(record_id, length)
+    return attempt.watch_until(promise_id, until, timeout)
 
 
 async def durable_timer(attempt: Attempt, record_id: str, length: float) -> Promise:
@@ -471,7 +473,7 @@ def timeout_message(attempt: Attempt, promise_id: str, record_id: str, within: f
 
 def in_what_time(attempt: Attempt, record_id: str, within: float) -> str:
     """How long a wait was to last, unless a person has decided otherwise."""
-    return MOVED_DEADLINE if attempt.is_moved(record_id) else f"in {within:g} s"
+    return MOVED_DEADLINE if attempt.annotations.is_moved(record_id) else f"in {within:g} s"
 
 
 def stop_all(waits: Sequence[BegunWait]) -> None:

@@ -21,6 +21,7 @@ from layby.triggers.registry import is_unregistered
 from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of
 from layby.wire.trigger_events import payload_of
+from layby.worker.annotations import Annotations
 from layby.worker.replay import Record, Replay, encoded
 
 logger = logging.getLogger(__name__)
@@ -55,8 +56,7 @@ class DeferringAttempt(Protocol):
     replay: Replay
     resumed: Resumed | None
     deferral: Deferral | None
-
-    async def record(self, record_id: str, value: Any) -> Promise: ...
+    annotations: Annotations
 
     async def read(self, promise_id: str) -> Promise | None: ...
 
@@ -96,7 +96,7 @@ async def event_or_defer(attempt: DeferringAttempt, asked: Deferral, record_id: 
         attempt.replay.check(record_id, before, call, is_earlier=True)
         event = resumed.event
         told = Record("defer", resumed.kind, [event.id, event.state, event.by, event.reason])
-        await attempt.record(record_id, encoded(told))
+        await attempt.annotations.record(record_id, encoded(told))
         return payload_of(event, attempt.id)
     if is_unregistered(asked.trigger.kind):
         _tell_unregistered(asked.trigger.kind, attempt.id)

@@ -1,7 +1,7 @@
 """The handle a task body waits with: every wait releases the slot and reclaims it afterwards.
 
 The sequence is the same for all waits: `Deferred` is handed to the writer, the slot is released,
-the body waits on a bare future, the slot is reclaimed (first come, first served), `Active` is
+the body waits on a bare future, the slot is reclaimed (in line, by priority and age), `Active` is
 handed to the writer, the body goes on with its locals intact. A handle made from a slot token
 alone does all of this without a store; its waits are not durable then.
 
@@ -31,6 +31,7 @@ from layby.triggers import Trigger
 from layby.wire.durations import limit_of
 from layby.wire.trigger_events import payload_of
 from layby.worker import wait_terms
+from layby.worker.annotations import ShownWait
 from layby.worker.approval_requests import (
     Approval,
     ApprovalAnswer,
@@ -38,7 +39,7 @@ from layby.worker.approval_requests import (
     begin_approval,
     new_approval,
 )
-from layby.worker.attempt import Attempt, ShownWait
+from layby.worker.attempt import Attempt
 from layby.worker.begun_waits import (
     DEFER_UNTIL,
     BegunWait,
@@ -292,8 +293,8 @@ class TaskHandle:
         self._shared.register()
         attempt = self._attempt_with_store()
         await term.open(attempt)
-        attempt.withdraw(term.promise_id)
-        await attempt.annotate()
+        attempt.annotations.withdraw(term.promise_id)
+        await attempt.annotations.write()
 
     @overload
     async def rpc(
@@ -552,7 +553,7 @@ class TaskHandle:
         record_id, call = self._checkpoint(key, args)
         stored = checkpointed(Record(call.kind, call.digest, result), key)
         try:
-            kept = record_of(await attempt.record(record_id, stored))
+            kept = record_of(await attempt.annotations.record(record_id, stored))
         except UsageError as error:  # too large, unless the task has ended meanwhile
             attempt.check_open()
             raise ContextError(f"checkpoint '{key}' cannot be stored: {error}") from None
@@ -576,7 +577,7 @@ class TaskHandle:
         if fraction is not None and not 0 <= fraction <= 1:
             raise UsageError(f"progress takes a fraction between 0.0 and 1.0, got {fraction!r}")
         if self._attempt is not None:
-            self._attempt.progress(fraction, text)
+            self._attempt.annotations.progress(fraction, text)
 
     def check_open(self) -> None:
         """Raise when the task has ended or is being ended."""
@@ -664,7 +665,7 @@ class TaskHandle:
             return begun, waiting, record_id, wait_call(promise_id)
         await self._shared.ensure_held()
         if isinstance(begun, Promise):
-            attempt.end_wait(record_id)
+            attempt.annotations.end_wait(record_id)
             return begun
         if not begun.is_recorded:
             self._record(record_id, wait_call(promise_id).raising(begun.error))
@@ -673,7 +674,7 @@ class TaskHandle:
     def _end_wait(self, record_id: str | None) -> None:
         """A wait that is cancelled from inside the body is over as well."""
         if self._attempt is not None and record_id is not None:
-            self._attempt.end_wait(record_id)
+            self._attempt.annotations.end_wait(record_id)
 
     # --- small checks --------------------------------------------------------------------
 
@@ -702,8 +703,8 @@ class TaskHandle:
     def _record(self, record_id: str, record: Record) -> None:
         """Record the end of a call that does not wait."""
         if self._attempt is not None:
-            self._attempt.carry(record_id, record)
-            self._attempt.show(self._shared.shown)
+            self._attempt.annotations.carry(record_id, record)
+            self._attempt.annotations.show(self._shared.shown)
 
     def _checkpoint(self, key: str, args: tuple[Any, ...]) -> tuple[str, Record]:
         replay = self._attempt_with_store().replay

@@ -227,7 +227,7 @@ class MapCall:
     def withdraw(self, join_id: str) -> None:
         """The body has given it up. Not when the body is ended: a later run goes on with it."""
         if not self._attempt.is_ending:
-            self._attempt.withdraw_now(join_id)
+            self._attempt.annotations.withdraw_now(join_id)
 
     def end_of(self, join: Join) -> "asyncio.Future[Any]":
         if join.is_given_up:

@@ -11,7 +11,8 @@ from typing import Any, Protocol, cast
 
 from layby.core.model import Promise
 from layby.core.waits import WaitingOn
-from layby.worker.attempt import Attempt, PollState, ShownWait
+from layby.worker.annotations import PollState, ShownWait
+from layby.worker.attempt import Attempt
 from layby.worker.replay import Record
 from layby.worker.slot_reclaim import SlotReclaim
 from layby.worker.strands import LEND_AFTER_S, MAIN, Strand, Strands
@@ -142,7 +143,7 @@ class SharedSlot:
         self._waits = (*self._waits, wait)
         is_kept = self._strands.is_slot_needed and self.slot.is_held()
         if is_kept and attempt is not None and wait is self._waits[0]:
-            attempt.show(wait.with_slot())
+            attempt.annotations.show(wait.with_slot())
         self._release_if_unneeded()
         return wait
 
@@ -165,7 +166,7 @@ class SharedSlot:
         if is_ending:
             self._strands.resume(strand)
             if self._attempt is not None and self._waits:
-                self._attempt.show(self.shown)
+                self._attempt.annotations.show(self.shown)
             return None
         return await self._go_on(strand, record_id, record)
 
@@ -184,7 +185,7 @@ class SharedSlot:
         """
         attempt, stored = self._attempt, None
         if attempt is not None and record_id is not None and record is not None:
-            stored = attempt.carry(record_id, record)
+            stored = attempt.annotations.carry(record_id, record)
         interrupted = await self._wait_for_slot()
         self._strands.resume(strand)
         if attempt is not None:
@@ -251,7 +252,7 @@ class SharedSlot:
             return True
         self._reclaim = reclaim
         if self._attempt is not None:
-            self._attempt.show_waiting(FOR_A_SLOT)
+            self._attempt.annotations.show_waiting(FOR_A_SLOT)
         return False
 
     def _reclaim_done(self, refusal: BaseException | None) -> None:

@@ -167,14 +167,15 @@ class BundleWait(BegunWait):
         if decision.won is not None:
             self._winner = decision.won, self._members[decision.won]
         self._end(WaitEnd(decision.at, error=self._failure()))
-        self.attempt.note(self.record_id, Record(record.kind, record.digest, decision.won))
+        decided = Record(record.kind, record.digest, decision.won)
+        self.attempt.annotations.note(self.record_id, decided)
 
     def _time_out(self) -> None:
         assert self._deadline is not None
         when = in_what_time(self.attempt, self.record_id, self._term.within or 0)
         error = DeferTimeout(f"{self.attempt.id}: {self._term.sentence()} did not end {when}")
         self._end(WaitEnd(self._deadline.deadline, error=error))
-        self.attempt.note(self.record_id, self._term.called().raising(error))
+        self.attempt.annotations.note(self.record_id, self._term.called().raising(error))
 
     def _end(self, end: WaitEnd) -> None:
         """Withdraw the others first: the record that follows carries what is cancelled."""

@@ -264,7 +264,7 @@ class Worker:
         if exit_.until is None:
             self.ended_by_hand(exit_.wait, promise)
         else:
-            attempt.hear_move(exit_.wait, exit_.until, settled_by(promise)[0])
+            attempt.annotations.hear_move(exit_.wait, exit_.until, settled_by(promise)[0])
 
     def moved_by_hand(self, record_id: str, until: Millis) -> None:
         """The deadline of a wait is kept with its task, and somewhere else now."""
@@ -596,7 +596,8 @@ class Worker:
         self._stuck[body] = attempt.id
         held = "and keeps its slot" if body.slot_state is HELD else "without a slot"
         message = (
-            f"{attempt.id} is still running although its task has ended ({attempt.reason}) {held}"
+            f"{attempt.id} is still running although its task has ended ({attempt.reason}) {held}: "
+            "let its code end when it is cancelled, or when handle.is_cancelled is true"
         )
         logger.warning(message)
         self._emit_health("stuck", message)
@@ -687,7 +688,7 @@ class Worker:
     async def _release_call(self, attempt: Attempt) -> None:
         """The protocol's release takes no history, which is written before."""
         if attempt.has_begun and attempt.reason != "lost":
-            await self._patiently(attempt.final_annotation())
+            await self._patiently(attempt.annotations.final())
         await self.release(attempt.id, attempt.version)
 
     async def release(self, task_id: str, version: int) -> None:
@@ -699,7 +700,10 @@ class Worker:
         if attempt.is_reported or attempt.reason == "lost":
             return
         self.overlaps += 1
-        message = f"{attempt.id} is handed back though its body goes on: two may run at once"
+        message = (
+            f"{attempt.id} is handed back though its body goes on: two may run at once. Give it a "
+            "longer grace, or let it end when handle.is_cancelled is true"
+        )
         logger.warning(message)
         self._emit_health("overlap", message)
 

@@ -230,7 +230,7 @@ def run_status(
 ) -> RunStatus:
     """`nodes`: all tasks of the run, in any order; with those of earlier lives that are kept."""
     if root_task is None:
-        raise WireError(f"what is known of {root.id} is without its task: a run has one")
+        raise WireError(f"the task of {root.id} is missing from the answer: every run has one")
     root = root.at(now)
     param = read_root_param(root.param)
     tasks = _executions(nodes, param.shape, now, _queued(root))

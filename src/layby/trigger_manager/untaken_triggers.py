@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, Final
 
 from layby.core.model import Millis, Task
@@ -15,8 +16,6 @@ from layby.core.resumption import TRIGGER_GROUP
 from layby.core.waits import waiting_of
 from layby.errors import LaybyError
 from layby.triggers.built_in import BUILT_IN
-from layby.workflow.reasons import reason_of
-from layby.workflow.trigger_reasons import what_is_polled
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +41,12 @@ class UntakenTriggers:
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            with suppress(LaybyError):  # the store is away, which others tell
-                await self.look()
+            await self.look()
 
     async def look(self) -> None:
-        for trigger in BUILT_IN:
-            await self._look_at(trigger.kind())
+        with suppress(LaybyError):  # the store is away, which others tell
+            for trigger in BUILT_IN:
+                await self._look_at(trigger.kind())
 
     async def _look_at(self, kind: str) -> None:
         cursor = self._cursors.get(kind)
@@ -66,6 +65,8 @@ class UntakenTriggers:
         about = (await self._send(ExplainPromise(id=task.id))).data
         if isinstance(about, Explanation) and self._is_left(about):
             self._remember(task.id)
+            # Sentences about what waits: most processes that look need none of that code.
+            await asyncio.to_thread(import_module, "layby.workflow.reasons")
             self._tell(about)
 
     def _is_left(self, about: Explanation) -> bool:
@@ -81,6 +82,9 @@ class UntakenTriggers:
         self._known.add(trigger_id)
 
     def _tell(self, about: Explanation) -> None:
+        from layby.workflow.reasons import reason_of  # noqa: PLC0415 - see above
+        from layby.workflow.trigger_reasons import what_is_polled  # noqa: PLC0415 - see above
+
         assert about.task is not None
         same = (about.task.name or "", what_is_polled(about.promise, about.task))
         if same in self._told or len(self._told) >= MOST_KNOWN:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from layby import Runner, triggers
-from layby.runner import untaken_triggers
-from layby.runner.untaken_triggers import UntakenTriggers
 from layby.testing import virtual_test
+from layby.trigger_manager import untaken_triggers
 from layby.trigger_manager.trigger_access import TriggerAccess
+from layby.trigger_manager.untaken_triggers import UntakenTriggers
 from tests.helpers.postgres import cluster
 from tests.helpers.push_receivers import on_loop
 from tests.helpers.triggers import TriggerWorld, trigger_world
