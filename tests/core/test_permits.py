@@ -1,14 +1,19 @@
 """Permits: who is let in under a limit, in which order, and what frees a permit."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
 
 from layby.core import commands as c
+from layby.core.draft import Draft
+from layby.core.limit import Limit
 from layby.core.limits import SPREAD, GetLimit
 from layby.core.queries import ExplainPromise
+from layby.core.rows import Rows
+from layby.core.settings import Settings
 from layby.core.waits import waiting_of
+from layby.engine.calendar import next_after
 from tests.helpers import requests as r
 from tests.helpers.worlds import EVERY_BACKEND, World
 
@@ -763,3 +768,26 @@ def test_why_says_that_a_parked_body_waits_for_a_permit(world: World) -> None:
     waiting = waiting_of(about.promise, about.task, world.now)
     assert waiting is not None
     assert (waiting.form, waiting.kind) == ("parked", "limit")
+
+
+class OnlyByName(dict[str, Limit | None]):
+    """Limits that nobody may look at one by one."""
+
+    def items(self) -> NoReturn:
+        raise AssertionError("all limits of the step were looked at for one")
+
+
+def test_whose_numbers_count_is_found_without_looking_at_all_limits() -> None:
+    """A run has ten thousand nodes, each with limits of its own: that was 4 s for everybody."""
+    draft = Draft(rows=Rows(Settings(), next_after), now=0, limits=OnlyByName())
+    draft.rows.known_limits.update(("api-a", "api-*", "other"))
+    draft.put_limit(Limit("api-*", defined=True, pattern=True, concurrency=2))
+    found = draft.rule("api-a")
+    assert found is not None
+    assert found.name == "api-*"
+    draft.put_limit(Limit("api-a", defined=True, concurrency=3))
+    assert draft.rule("api-a") == draft.limit("api-a")
+    assert draft.rule("other") is None
+    draft.drop_limit("api-*")
+    draft.drop_limit("api-a")
+    assert draft.rule("api-a") is None

@@ -227,3 +227,15 @@ def test_born_claimed_without_a_target_cannot_be_asked_for() -> None:
     action = c.CreateAction("", None, r.promise("x", NEVER - 1))
     with World() as world:
         assert world.send(c.CreateTask(pid="p", ttl=1, action=action)).status == 400
+
+
+def test_of_many_ids_of_nodes_that_are_in_use_the_first_are_named() -> None:
+    """A run has ten thousand nodes, and an id a thousand bytes."""
+    names = [f"n{number:02}" for number in range(30)]
+    with World() as world:
+        for name in names:
+            world.ok(r.promise(f"run/a:{name}"))
+        reply = world.send(r.dag(dict.fromkeys(names, "")))
+    listed = ", ".join(names[:20])
+    why = f"Run 'run/a': node ids already in use: {listed} and 10 more"
+    assert (reply.status, reply.data) == (409, why)

@@ -124,6 +124,15 @@ def test_what_is_wrong_is_said(request_: c.Command | q.Query, why: str) -> None:
         assert not world.dump().promises
 
 
+def test_of_very_much_that_is_wrong_the_first_is_said() -> None:
+    """The text, and the time that everybody waits for it, do not grow with the request."""
+    nodes = tuple(c.Node(f"n{number}", "f", priority=1_000) for number in range(10_000))
+    told = problems(r.nightly(nodes=nodes)) or ""
+    assert told.startswith("priority of node 'n0' must be between")
+    assert told.endswith("; and more")
+    assert len(told) < 2_000
+
+
 @pytest.mark.parametrize("tag", sorted(tag_names.RESERVED))
 def test_what_is_believed_of_a_tag_is_not_for_a_client_to_say(tag: str) -> None:
     """In whichever request that creates a promise: whom a trigger asks for, whose checkpoints a

@@ -33,6 +33,8 @@ class Draft(Changes, kw_only=True):
     now: Millis
     regained: list[str] = field(default_factory=list)
     """Promises of parked bodies that have their permits again, or need none any more."""
+    patterns: dict[str, Limit] = field(default_factory=dict)
+    """Of the limits here, those for all names that begin alike. There may be very many others."""
 
     @property
     def settings(self) -> Settings:
@@ -88,8 +90,8 @@ class Draft(Changes, kw_only=True):
 
     def rule(self, name: str) -> Limit | None:
         """Whose numbers count for it; None if nobody has defined it."""
-        drafted = {key: each for key, each in self.limits.items() if each and each.pattern}
-        patterns = {**self.rows.patterns, **drafted} if drafted else self.rows.patterns
+        patterns = self.rows.patterns
+        patterns = {**patterns, **self.patterns} if self.patterns else patterns
         return rule_for(name, self.limit(name), patterns.values())
 
     # --- writes --------------------------------------------------------------------------
@@ -163,9 +165,12 @@ class Draft(Changes, kw_only=True):
 
     def put_limit(self, limit: Limit) -> None:
         self.limits[limit.name] = limit
+        if limit.pattern:
+            self.patterns[limit.name] = limit
 
     def drop_limit(self, name: str) -> None:
         self.limits[name] = None
+        self.patterns.pop(name, None)
 
     def delete_schedule(self, schedule_id: str) -> None:
         self.schedules[schedule_id] = None

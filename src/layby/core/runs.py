@@ -55,6 +55,8 @@ class Node(Struct, frozen=True, rename="camel"):
 Awaited = tuple[str, WaitMode]
 """A promise, and whether its settlement is awaited or the end of its body as well."""
 MAX_DEPENDENCIES = 100_000
+LISTED = 20
+"""Of nodes whose ids are in use, in the refusal."""
 MAX_CLEANUPS = 100
 """Fewer than a step resumes, so that waits for the end of a body never hide all others."""
 Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
@@ -130,7 +132,9 @@ def start(d: Draft, c: StartRun) -> Reply:
     if existing is not None and not birth.is_absent(existing):
         return _existing(d, c, existing)
     if taken_ids := _taken_ids(d, c):
-        return refuse(409, f"Run '{c.id}': node ids already in use: {', '.join(taken_ids)}")
+        more = f" and {len(taken_ids) - LISTED:,} more" if len(taken_ids) > LISTED else ""
+        listed = ", ".join(taken_ids[:LISTED])
+        return refuse(409, f"Run '{c.id}': node ids already in use: {listed}{more}")
     tags = root_tags(c)
     _create(d, c, d.now, tags if c.caller is None else tags | c.caller.tags)
     children.begun(d, c.caller)

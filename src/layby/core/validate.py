@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 Problems = Iterable[str]
 
+MOST_TOLD = 20
+"""Of what is wrong with one request."""
 MAX_CODE_CHARS = 100
 MAX_ID_BYTES = 1024
 """Two of them fit into one index key of either database."""
@@ -40,8 +43,14 @@ MAX_TAGS_CHARS = 2**16
 
 
 def problems(request: "BaseRequest") -> str | None:
-    """Everything wrong with the request, as one text; None when nothing is."""
-    return "; ".join(request.problems()) or None
+    """What is wrong with the request, as one text; None when nothing is.
+
+    Of ten thousand nodes each may be wrong: then the rest is not even looked for.
+    """
+    found = list(islice(request.problems(), MOST_TOLD + 1))
+    if len(found) > MOST_TOLD:
+        found[MOST_TOLD:] = ["and more"]
+    return "; ".join(found) or None
 
 
 def identifier(text: str, what: str) -> Problems:
