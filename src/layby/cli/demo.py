@@ -213,6 +213,7 @@ def demo(db: str | None) -> None:
         output.console.print(f"[dim]Everything below happens in {where}:[/]")
         output.console.print(f"[dim]{escape(place.shown)}[/]", soft_wrap=True)
         asyncio.run(_play(output, place))
+        _verdict(output, place)
     if place.prefix:
         output.say(f"[dim]its runs stay there; their ids begin with {place.prefix}[/]")
 
@@ -235,7 +236,6 @@ async def _play(output: DemoOutput, place: DemoPlace) -> None:
         worker = await lives.enter_async_context(_start_worker(place, life=2))
         await _recovery(output, figures, worker, place, killed_at)
         await _ending(output, figures, worker, place.folder)
-    _verdict(output, place)
 
 
 # --- the parts ---------------------------------------------------------------------------
