@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 
 from layby import Runner, triggers
+from layby.core.commands import CreatePromise
+from layby.core.model import NEVER
 from layby.errors import StoreAway
 from layby.testing import virtual_test
 from layby.trigger_manager import untaken_triggers
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.trigger_manager.untaken_triggers import UntakenTriggers
+from layby.wire import json_values
 from tests.helpers.postgres import cluster
 from tests.helpers.push_receivers import on_loop
-from tests.helpers.triggers import TriggerWorld, trigger_world
+from tests.helpers.triggers import TARGET, TriggerWorld, trigger_world
 
 SHOP = triggers.SqlPoll("shop", "SELECT 1")
 
@@ -136,6 +139,22 @@ async def test_whatever_somebody_has_put_among_the_triggers_is_told_of(caplog):
         found: Any = told(caplog)
     assert len(found) == 3
     assert not any("\n" in each for each in found)
+
+
+@virtual_test
+async def test_arguments_that_are_too_deep_to_be_read_end_no_look(caplog):
+    """A server looks before it serves anybody: whoever may create a task would keep it from it."""
+    param = json_values.wrap(b"[" * 20_000 + b"]" * 20_000)
+    tags = {"resonate:target": TARGET, "layby:name": "SqlPoll"}
+    async with trigger_world() as world:
+        deep = CreatePromise(id="deep", timeout_at=NEVER, param=param, tags=tags)
+        assert (await world.runner.client.send(deep)).is_ok
+        await world.put("t", SHOP)
+        await asyncio.sleep(11)
+        await watching(world).look()
+        found = sorted(told(caplog))
+    assert len(found) == 2
+    assert "trigger deep, which may not be run: SqlPoll is off in every process" in found[0]
 
 
 @pytest.mark.files_only("it brings its own database")
