@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from layby.core import commands as c
-from layby.core.tag_names import ON_CANCEL, RESERVED, has_tag, tag_of
+from layby.core.tag_names import ON_CANCEL, RESERVED, TARGET, has_tag, tag_of
 from tests.helpers.worlds import EVERY_BACKEND, World
 
 
@@ -18,6 +18,13 @@ def test_a_tag_is_not_found_in_the_middle_of_others(name: str) -> None:
             text = msgspec.json.encode(tags).decode()
             assert not has_tag(text, name)
             assert tag_of(text, name) is None
+
+
+def test_a_name_that_ends_like_that_of_a_target_is_no_damage() -> None:
+    """`layby doctor` asks whether a promise has a task if and only if it has a target."""
+    with World() as world:
+        world.ok(c.CreatePromise(id="x", timeout_at=9, tags={f'a"{TARGET}': "x"}))
+        world.check()
 
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
