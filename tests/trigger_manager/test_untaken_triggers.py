@@ -8,6 +8,7 @@ import pytest
 from layby import Runner, triggers
 from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
+from layby.core.queries import ExplainPromise
 from layby.errors import StoreAway
 from layby.testing import virtual_test
 from layby.trigger_manager import untaken_triggers
@@ -121,6 +122,32 @@ async def test_it_goes_on_looking_when_the_store_was_away(caplog):
         found = told(caplog)
     assert len(found) == 1
     assert "SqlPoll on the connection 'shop'" in found[0]
+
+
+@virtual_test
+async def test_a_bug_about_one_trigger_ends_no_look(caplog, monkeypatch):
+    """A server looks at its start, and nobody would notice that it does not look any more."""
+    explained: list[str] = []
+
+    async with trigger_world() as world:
+
+        async def send(request: Any) -> Any:
+            if isinstance(request, ExplainPromise):
+                explained.append(request.id)
+                if len(explained) == 1:
+                    raise RuntimeError("a bug")
+            return await world.runner.client.send(request)
+
+        await world.put("a", SHOP)
+        await world.put("b", SHOP)
+        await asyncio.sleep(11)
+        watched = UntakenTriggers(send, world.runner.now)
+        for _ in range(2):
+            await watched.look()
+        bug, other = told(caplog)
+    assert bug == "a bug: why trigger a waits could not be told"
+    assert "trigger b, which may not be run" in other
+    assert explained == ["a", "b"]
 
 
 @virtual_test
