@@ -72,7 +72,7 @@ async def test_a_server_polls_nothing_unless_it_is_configured(tmp_path):
 
 @on_loop
 async def test_a_server_says_what_nobody_may_poll(tmp_path, caplog, monkeypatch):
-    """In its own log, by itself, and once."""
+    """In its own log, by itself."""
     monkeypatch.setattr(untaken_triggers, "LOOK_S", 0.02)
     monkeypatch.setattr(untaken_triggers, "PATIENCE_MS", 0)
     server = served("memory:", TriggersConfig())

@@ -1,12 +1,14 @@
 """What may be pruned, and what a pruned id answers."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
+from layby.core.due import due_last
 from layby.core.endings import STAGES
 from layby.core.model import Message, Pruning
 from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, PACE_MS
@@ -643,6 +645,28 @@ def test_retention_goes_on_where_it_was(kept: World) -> None:
     assert kept.dump().pruning[AUTOMATIC] == before, "nothing is due"
     kept.tick(PACE_MS)
     assert kept.dump().pruning[AUTOMATIC] != before
+
+
+def test_who_keeps_every_run_does_not_end_the_pass_of_others(kept: World) -> None:
+    """On one database a server may have a retention, and a Runner none: it prunes dead holders."""
+    store: Any = kept.store
+    kept.ok(r.take(pid="dead"))
+    kept.ok(c.LeaveWorker(pid="dead", incarnation="1"))
+    for number in range(12):
+        ended(kept, f"run/{number}")
+    kept.tick(DAY)
+    before = kept.dump().pruning[AUTOMATIC]
+    assert before.cursor
+    kept.clock.advance(PACE_MS)
+    (tick,) = due_last(store, kept.now, Settings())
+    assert kept.send(tick).is_ok
+    assert kept.dump().pruning[AUTOMATIC] == before
+    assert kept.dump().holders == {}
+    assert list(due_last(store, kept.now, Settings())) == []
+    for _ in range(20):
+        kept.tick(PACE_MS)
+    assert all(p.is_expired for p in kept.dump().promises.values())
+    kept.check()
 
 
 def test_nothing_is_pruned_unless_asked_for(world: World) -> None:

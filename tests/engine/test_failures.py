@@ -169,7 +169,8 @@ def test_a_full_disk_does_not_stop_what_needs_no_more_of_it(disk: SmallDisk):
     connection = connection_of(engine)
     old = [f"old{number}" for number in range(8)]
     assert statuses(ask(engine, *(create(each, 50_000) for each in old))) == [200] * 8
-    assert statuses(ask(engine, *(SettlePromise(id=each, state="resolved") for each in old)))
+    settled = ask(engine, *(SettlePromise(id=each, state="resolved") for each in old))
+    assert statuses(settled) == [200] * 8
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     for number in range(40):
         assert statuses(ask(engine, create(f"new{number}"))) == [200]

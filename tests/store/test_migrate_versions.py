@@ -324,7 +324,7 @@ def test_others_are_told_soon_that_somebody_migrates(url: str, monkeypatch: Any)
     """However long they wait before they are told again."""
     prepare_schema(url)
     monkeypatch.setitem(postgres_migrating._SETTINGS, "lock_timeout", "0")
-    monkeypatch.setattr(postgres_migrating, "TOLD_AFTER", "50ms", raising=False)
+    monkeypatch.setattr(postgres_migrating, "TOLD_AFTER", "50ms")
     with psycopg.connect(url) as other, Migrating(url) as migrating:
         other.execute(postgres_migrating.TAKE_TURN.encode())
         migrating.begin()

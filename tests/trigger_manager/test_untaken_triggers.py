@@ -6,14 +6,18 @@ from typing import Any
 import pytest
 
 from layby import Runner, triggers
+from layby.core.commands import CreatePromise
+from layby.core.model import NEVER
+from layby.core.queries import ExplainPromise
 from layby.errors import StoreAway
 from layby.testing import virtual_test
 from layby.trigger_manager import untaken_triggers
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.trigger_manager.untaken_triggers import UntakenTriggers
+from layby.wire import json_values
 from tests.helpers.postgres import cluster
 from tests.helpers.push_receivers import on_loop
-from tests.helpers.triggers import TriggerWorld, trigger_world
+from tests.helpers.triggers import TARGET, TriggerWorld, trigger_world
 
 SHOP = triggers.SqlPoll("shop", "SELECT 1")
 
@@ -121,6 +125,32 @@ async def test_it_goes_on_looking_when_the_store_was_away(caplog):
 
 
 @virtual_test
+async def test_a_bug_about_one_trigger_ends_no_look(caplog, monkeypatch):
+    """A server looks at its start, and nobody would notice that it does not look any more."""
+    explained: list[str] = []
+
+    async with trigger_world() as world:
+
+        async def send(request: Any) -> Any:
+            if isinstance(request, ExplainPromise):
+                explained.append(request.id)
+                if len(explained) == 1:
+                    raise RuntimeError("a bug")
+            return await world.runner.client.send(request)
+
+        await world.put("a", SHOP)
+        await world.put("b", SHOP)
+        await asyncio.sleep(11)
+        watched = UntakenTriggers(send, world.runner.now)
+        for _ in range(2):
+            await watched.look()
+        bug, other = told(caplog)
+    assert bug == "a bug: why trigger a waits could not be told"
+    assert "trigger b, which may not be run" in other
+    assert explained == ["a", "b"]
+
+
+@virtual_test
 async def test_whatever_somebody_has_put_among_the_triggers_is_told_of(caplog):
     """With arguments of any form: nothing of them is believed."""
 
@@ -136,6 +166,22 @@ async def test_whatever_somebody_has_put_among_the_triggers_is_told_of(caplog):
         found: Any = told(caplog)
     assert len(found) == 3
     assert not any("\n" in each for each in found)
+
+
+@virtual_test
+async def test_arguments_that_are_too_deep_to_be_read_end_no_look(caplog):
+    """A server looks before it serves anybody: whoever may create a task would keep it from it."""
+    param = json_values.wrap(b"[" * 20_000 + b"]" * 20_000)
+    tags = {"resonate:target": TARGET, "layby:name": "SqlPoll"}
+    async with trigger_world() as world:
+        deep = CreatePromise(id="deep", timeout_at=NEVER, param=param, tags=tags)
+        assert (await world.runner.client.send(deep)).is_ok
+        await world.put("t", SHOP)
+        await asyncio.sleep(11)
+        await watching(world).look()
+        found = sorted(told(caplog))
+    assert len(found) == 2
+    assert "trigger deep, which may not be run: SqlPoll is off in every process" in found[0]
 
 
 @pytest.mark.files_only("it brings its own database")

@@ -115,6 +115,26 @@ async def test_the_end_of_the_loop_is_told_once_and_by_nobody_who_asks(caplog):
         worker.has_left = True  # its engine waits for nobody
 
 
+@virtual_test
+async def test_the_end_of_the_loop_is_not_told_where_nothing_was_to_be_done(caplog):
+    """There is no task that would be taken over."""
+
+    @task
+    async def works(context):
+        pass
+
+    async with Runner("memory:", slots=1) as runner:
+        await runner.execute(flow_of(works))
+        await asyncio.sleep(1)
+        worker = runner.worker
+        assert worker._loop_sentinel is not None
+        worker._loop_sentinel.cancel()
+        await asyncio.sleep(1)
+        assert worker.is_over
+        assert caplog.messages == []
+        worker.has_left = True  # its engine waits for nobody
+
+
 @pytest.mark.parametrize("first", ["sleep", "settled", "condition"])
 @virtual_test
 async def test_a_call_that_returns_at_once_makes_a_strand_too(first):

@@ -8,7 +8,7 @@ from layby.core.endings import Endings, Look
 from layby.core.limit import ANY, Limit
 from layby.core.limits import SPREAD, OpenGates, RecountParked, SpreadPattern
 from layby.core.model import FAR, Holder, Millis, Pruning, TaskState, later
-from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, FinishPruning, PruneTick
+from layby.core.pruning import HOLDERS_KEPT_MS, FinishPruning, PruneTick, pass_of
 from layby.core.schedule_row import Schedule
 from layby.core.settings import Calendar, RetentionPolicy, Settings
 from layby.core.ticks import (
@@ -115,9 +115,10 @@ def due_last(store: OverdueRows, now: Millis, settings: Settings) -> Iterator[Ti
 
 def next_pruning(store: OverdueRows, settings: Settings) -> Millis | None:
     """When the next batch is due. Who keeps all runs has dead holders to prune, or nothing."""
-    begun = store.pruning(AUTOMATIC)
+    retention = settings.retention or RetentionPolicy()
+    begun = store.pruning(pass_of(retention))
     due_at = 0 if begun is None else begun.due_at
-    if settings.retention is not None:
+    if retention != RetentionPolicy():
         return due_at
     dead = store.ended_keys(Look("holders", HOLDERS_KEPT_MS, 1), FAR, 1)
     return max(due_at, later(dead[0][0], HOLDERS_KEPT_MS)) if dead else None
@@ -132,9 +133,9 @@ def _due_pruning(store: OverdueRows, now: Millis, settings: Settings) -> Iterato
         yield FinishPruning(id=root, ids=tuple(ids[:rows]), has_more=len(ids) > rows, after=after)
     due_at = next_pruning(store, settings)
     if due_at is not None and due_at <= now:
-        begun = store.pruning(AUTOMATIC)
-        cursor = "" if begun is None else begun.cursor
         retention = settings.retention or RetentionPolicy()
+        begun = store.pruning(pass_of(retention))
+        cursor = "" if begun is None else begun.cursor
         yield PruneTick(retention=retention, at_once=rows, cursor=cursor)
 
 

@@ -16,6 +16,7 @@ from layby.core.model import EMPTY, NEVER, Millis, Task, Wait
 from layby.core.resumption import CLEAN_UP
 from layby.core.settlement import is_elsewhere
 from layby.core.state import State
+from layby.core.tag_names import TARGET, has_tag
 
 Violations = Iterator[str]
 Invariant = Callable[["StateView"], Violations]
@@ -162,7 +163,7 @@ def timeout_settles_at_deadline(view: StateView) -> Violations:
 
 def task_iff_target(view: StateView) -> Violations:
     for p in view.state.promises.values():
-        if ('"resonate:target":' in p.tags) != (p.id in view.state.tasks):
+        if has_tag(p.tags, TARGET) != (p.id in view.state.tasks):
             yield f"promise {p.id} and its task do not agree on a target"
 
 
@@ -442,7 +443,7 @@ def schedule_runs_forward(view: StateView) -> Violations:
     for s in view.state.schedules.values():
         if s.last_run_at is not None and s.last_run_at >= s.next_run_at:
             yield f"schedule {s.id} runs backwards"
-        if '"resonate:target":' not in s.promise_tags:
+        if not has_tag(s.promise_tags, TARGET):
             yield f"schedule {s.id} has no target"
         if s.paused_at is not None and s.next_run_at != NEVER:
             yield f"schedule {s.id} is paused and has a next occurrence"

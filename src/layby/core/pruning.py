@@ -28,6 +28,10 @@ from layby.core.ticks import IdsTick, Tick
 
 AUTOMATIC: Final = "retention"
 """The row that says how far automatic pruning has come; others are of trees, by their roots."""
+OF_HOLDERS: Final = f"{AUTOMATIC}:holders"
+"""The same where every run is kept. Other processes on the database may prune runs meanwhile, in a
+pass that goes on where it stands.
+"""
 HOLDERS_KEPT_MS: Final[Millis] = 24 * 3_600_000
 """How long a dead holder is remembered: until then it is told what became of it."""
 PACE_MS: Final[Millis] = 20
@@ -168,8 +172,13 @@ class PruneTick(PruneBatch, Tick, frozen=True, kw_only=True):
 def prune_by_time(d: Draft, c: PruneTick) -> Reply:
     done = _batch(d, c)
     pause = PACE_MS if done.cursor else _between_passes(c.retention)
-    d.put_pruning(Pruning(AUTOMATIC, later(d.now, pause), done.cursor or ""))
+    d.put_pruning(Pruning(pass_of(c.retention), later(d.now, pause), done.cursor or ""))
     return OK
+
+
+def pass_of(retention: RetentionPolicy) -> str:
+    """The row that says how far it has come."""
+    return OF_HOLDERS if retention == RetentionPolicy() else AUTOMATIC
 
 
 @declare("tick.finish_pruning", sender=Sender.INTERNAL, answer=Empty)

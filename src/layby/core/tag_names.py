@@ -88,10 +88,12 @@ tasks, and act for others, that its token need not cover.
 
 
 def has_tag(tags: str, name: str) -> bool:
-    """Whether it is among these encoded tags: within a value a quote never stands like this."""
-    return f'"{name}":' in tags
+    """Whether it is among these encoded tags."""
+    return tag_of(tags, name) is not None
 
 
 def tag_of(tags: str, name: str) -> str | None:
-    """Of encoded tags, which are decoded only if it is there: hardly any promise has it."""
-    return _tags.decode(tags).get(name) if has_tag(tags, name) else None
+    """Of encoded tags, which are decoded only if it may be there: hardly any promise has it. In a
+    text, the name of another tag may end like it, after a quote.
+    """
+    return _tags.decode(tags).get(name) if f'"{name}":' in tags else None

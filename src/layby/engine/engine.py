@@ -166,7 +166,7 @@ class Engine:
         closed.
         """
         if not self.stop(LEAVE_S if self.is_shared else None):
-            why = "its leases there end by themselves"
+            why = "what this process holds there ends by itself"
             logger.warning("the store has not been closed within %g s: %s", LEAVE_S, why)
 
     @property

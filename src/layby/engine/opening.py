@@ -118,7 +118,7 @@ def _open_postgres(address: str, durability: Durability, settings: Settings) -> 
 
 @contextmanager
 def _told_if_slow(address: str) -> Generator[None]:
-    """It may be silent, or another process may migrate it; somebody sits before this one."""
+    """It may be silent, or another process may migrate it; somebody may be waiting for this one."""
     told = ("waiting for %s: it has not been opened yet", shown(address))
     timer = threading.Timer(SLOW_S, logger.warning, told)
     timer.daemon = True

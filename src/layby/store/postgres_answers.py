@@ -94,7 +94,7 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
     def wait(self, gen: Any, interval: float = _INTERVAL_S, timeout: float | None = None) -> Any:
         if self._interrupt is not None:  # whatever is tidied up on the way out of it
             raise self._interrupt
-        limit = {} if timeout is None else {"timeout": timeout}  # which psycopg 3.2 has not
+        limit = {} if timeout is None else {"timeout": timeout}  # psycopg 3.2 takes none
         try:
             return self._watched(gen, interval=interval, **limit)
         except Exception:

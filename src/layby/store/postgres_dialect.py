@@ -124,7 +124,7 @@ class PostgresDialect:
         return f"{column} = ANY (ARRAY(SELECT json_array_elements_text(CAST(? AS json))))"
 
     def is_among(self, column: str) -> str:
-        """By a hash, which an array that is not a constant has not."""
+        """By a hash: PostgreSQL makes none of an array, unless it is a constant."""
         return f"{column} IN (SELECT json_array_elements_text(CAST(? AS json)))"
 
     def rows(self, names: Sequence[str]) -> str:

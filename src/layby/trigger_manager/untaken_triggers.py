@@ -59,7 +59,17 @@ class UntakenTriggers:
         self._cursors[kind] = page.cursor
         for task in page.tasks:
             if task.id not in self._known:
-                await self._explain(task)
+                await self._explain_safely(task)
+
+    async def _explain_safely(self, task: Task) -> None:
+        """Whoever looks serves others, and anybody may have made it."""
+        try:
+            await self._explain(task)
+        except LaybyError:
+            raise
+        except Exception:
+            self._remember(task.id)
+            logger.exception("a bug: why trigger %s waits could not be told", task.id)
 
     async def _explain(self, task: Task) -> None:
         about = (await self._send(ExplainPromise(id=task.id))).data

@@ -5,8 +5,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from layby.core.birth import root_of
 from layby.core.commands import Tags
+from layby.core.ids import root_of
 from layby.core.model import Promise
 from layby.core.tag_names import BRANCH, TARGET
 

@@ -47,8 +47,9 @@ class Releases:
         """Claims of which the store has not been told yet."""
 
     def add(self, released: Released) -> None:
-        """It is sent at the end of this turn of the loop, with all others. The first word about a
-        claim counts: it knows whether a body had begun, and may be sent a second time.
+        """It is sent at the end of this turn of the loop, with all others. A claim may come twice
+        before the store has heard of it: what comes first counts, since it says rightly whether a
+        body had begun.
         """
         claim = (released.id, released.version)
         if claim in self._under_way:

@@ -41,7 +41,7 @@ def what_is_polled(trigger: Promise, task: Task) -> str:
     """What one of layby's own asks, as part of a sentence; empty where that cannot be told. Lists
     leave params out.
     """
-    found = None if trigger.param == EMPTY else json_values.from_text(trigger.param)
+    found = None if trigger.param == EMPTY else json_values.shown(trigger.param)
     args = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     asked = args.get(_ASKS.get(task.name or "", ""))
     if not isinstance(asked, str):
