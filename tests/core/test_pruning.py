@@ -10,8 +10,8 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.due import due_last
 from layby.core.endings import STAGES
-from layby.core.model import Message, Pruning
-from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, PACE_MS
+from layby.core.model import Message
+from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, OF_HOLDERS, PACE_MS
 from layby.core.replies import PruneData
 from layby.core.settings import RetentionPolicy, Settings
 from tests.helpers import requests as r
@@ -669,6 +669,26 @@ def test_who_keeps_every_run_does_not_end_the_pass_of_others(kept: World) -> Non
     kept.check()
 
 
+@pytest.mark.parametrize("root", ["retention", AUTOMATIC, OF_HOLDERS])
+def test_a_tree_may_have_any_name(kept: World, root: str) -> None:
+    """How far its deletion has come says nothing of retention, which goes on."""
+    kept.tick()
+    before = kept.dump().pruning[AUTOMATIC]
+    for number in range(100):
+        kept.ok(r.promise(f"{root}.{number:03}"))
+        kept.ok(r.settle(f"{root}.{number:03}"))
+    kept.ok(r.promise(root))
+    kept.ok(r.settle(root))
+    prune(kept, completed=0, foreign=True)
+    for number in range(40):
+        kept.ok(r.promise(f"{root}.!{number}"))
+    for each in list(due_last(kept.store, kept.now, Settings())):
+        assert kept.send(each).is_ok
+    pruning = kept.dump().pruning
+    assert pruning[AUTOMATIC] == before
+    assert OF_HOLDERS not in pruning
+
+
 def test_nothing_is_pruned_unless_asked_for(world: World) -> None:
     """The default keeps everything, and looks at nothing."""
     ended(world)
@@ -676,7 +696,3 @@ def test_nothing_is_pruned_unless_asked_for(world: World) -> None:
     world.tick(1_000 * DAY)
     assert world.dump() == before
     assert before.pruning == {}
-
-
-def test_the_row_of_pruning_is_one() -> None:
-    assert Pruning(AUTOMATIC, 0) == Pruning("retention", 0, "")

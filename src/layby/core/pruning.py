@@ -26,8 +26,10 @@ from layby.core.replies import OK, Empty, PruneData, Reply, ok
 from layby.core.settings import LONGEST_RETENTION_MS, PRUNE_ROWS, RetentionPolicy
 from layby.core.ticks import IdsTick, Tick
 
-AUTOMATIC: Final = "retention"
-"""The row that says how far automatic pruning has come; others are of trees, by their roots."""
+AUTOMATIC: Final = ":retention"
+"""The row that says how far automatic pruning has come; others are of trees, by their roots, and no
+root begins with a colon.
+"""
 OF_HOLDERS: Final = f"{AUTOMATIC}:holders"
 """The same where every run is kept. Other processes on the database may prune runs meanwhile, in a
 pass that goes on where it stands.
