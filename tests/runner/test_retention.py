@@ -206,11 +206,15 @@ async def by_cleaned_up(runner: Runner, handle: TaskHandle) -> Any:
     return await (await runner.get("o")).cleaned_up()
 
 
+async def by_child(runner: Runner, handle: TaskHandle) -> Any:
+    return await (await handle.start(FLOW, run_id="o")).result()
+
+
 async def by_promise(runner: Runner, handle: TaskHandle) -> Any:
     return await handle.wait_for("run/o")
 
 
-WAYS = (by_run, by_started_run, by_cleaned_up, by_promise)
+WAYS = (by_run, by_started_run, by_cleaned_up, by_child, by_promise)
 
 
 @pytest.mark.parametrize("way", WAYS)
