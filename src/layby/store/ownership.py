@@ -196,7 +196,8 @@ def misled_owner(database: Path) -> str | None:
     signed = _read_owner(path)
     if "database" not in signed or signed.get("host") != socket.gethostname():
         return None
-    if not _is_alive(signed["pid"]):
+    is_copy = file_locks.are_told() and not _is_taken(path, 0, 0)
+    if is_copy or not _is_alive(signed["pid"]):
         return None
     there = {"database": identity(database), "log": identity(log_of(database.resolve()))}
     # A log that is not signed yet is about to be: its owner is opening the database.
