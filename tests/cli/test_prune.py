@@ -54,8 +54,8 @@ def test_other_commands_know_what_was_pruned(desk: Desk):
     """Nobody is told that such a run was never there."""
     failed(desk)
     typed("prune", "--failed", "0s")
-    for command in ("tree", "why", "rerun"):
-        typed(command, "o").complains(1, "run 'o' has ended (rejected) and was pruned")
+    for command in ("tree o", "why o", "rerun o", "wake o", "extend o --timeout 1h"):
+        typed(*command.split()).complains(1, "run 'o' has ended (rejected) and was pruned")
     assert typed("runs", "--json").json["runs"] == []
     assert typed("promises", "get", "run/o").code == 0
 

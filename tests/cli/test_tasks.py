@@ -108,6 +108,13 @@ def test_a_promise_without_a_task(desk: Desk):
     typed("tasks", "get", "p").complains(1, "promise 'p' has no task")
 
 
+@pytest.mark.parametrize("group", ["promises", "tasks"])
+def test_a_run_is_suggested_by_its_whole_id(desk: Desk, group):
+    """The protocol's commands take ids as they are."""
+    desk.do(r.target("run/o-7"))
+    typed(group, "get", "o-7").complains(1, "'o-7'; did you mean 'run/o-7'?")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -244,6 +244,30 @@ async def test_a_timeout_of_the_wait_leaves_the_child():
 
 
 @virtual_test
+async def test_a_wait_that_timed_out_has_timed_out_when_the_body_is_replayed(tmp_path):
+    """Also when the child has ended meanwhile: a body that went one way goes the same way again."""
+    went: list[str] = []
+
+    @task
+    async def call(context, handle):
+        child = await handle.start(SLEEPS)
+        try:
+            await child.result(timeout=10)
+            went.append("ended")
+        except DeferTimeout:
+            went.append("too late")
+        await handle.sleep(1_000)
+
+    flow = flow_of(call)
+    for _ in range(2):
+        async with Runner(f"sqlite:{tmp_path}/layby.db") as runner:
+            runner.register(SLEEPS)
+            await runner.start(flow, run_id="r")
+            await asyncio.sleep(200)
+    assert went == ["too late", "too late"]
+
+
+@virtual_test
 async def test_a_child_can_be_awaited_in_the_store():
     """`defer` until its promise settles: then nothing of the caller stays in memory."""
 

@@ -136,6 +136,20 @@ def test_a_server_whose_file_was_replaced_refuses_and_says_so(tmp_path: Path) ->
             assert doctor.end() == 0, doctor.tail
 
 
+@pytest.mark.parametrize("pulled", ["", "-wal"])
+def test_the_doctor_does_not_blame_the_disk(tmp_path: Path, pulled: str) -> None:
+    """What is left cannot be read: that is told with the process that uses it, which knows why."""
+    with ServerProcess(tmp_path) as server, closing(Peer(server.port)) as peer:
+        create = {"timeoutAt": 2**53 - 1, "param": {}, "tags": {}}
+        assert peer.ask("promise.create", {"id": "before"} | create).status == 200
+        server.file.with_name(f"{server.file.name}{pulled}").unlink()
+        server.file.touch()
+        with layby("doctor", server.file) as doctor:
+            assert doctor.end() == 2, doctor.tail
+            assert f"cannot be read: process {server.process_id}" in doctor.tail
+            assert "or its -wal file was removed, replaced or cut short" in doctor.tail
+
+
 # --- guests ----------------------------------------------------------------------------------
 
 

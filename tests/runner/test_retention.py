@@ -2,14 +2,23 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from layby import NotFound, ResultExpired, Retention, Runner, UsageError, Workflow, task
+from layby import (
+    NotFound,
+    ResultExpired,
+    Retention,
+    Runner,
+    TaskHandle,
+    UsageError,
+    Workflow,
+    task,
+)
 from layby.core.commands import Prune
 from layby.core.replies import PruneData
 from layby.runner.retention import policy_of
@@ -183,6 +192,55 @@ async def test_a_body_that_is_tried_again_finds_what_it_awaited():
         run = await runner.start(Workflow("parent", [parent]), run_id="p")
         assert (await run.result())["got"] is True
         assert tries == [0, 1]
+
+
+async def by_run(runner: Runner, handle: TaskHandle) -> Any:
+    return await (await runner.get("o")).result()
+
+
+async def by_started_run(runner: Runner, handle: TaskHandle) -> Any:
+    return await (await runner.start(FLOW, run_id="o")).result()
+
+
+async def by_cleaned_up(runner: Runner, handle: TaskHandle) -> Any:
+    return await (await runner.get("o")).cleaned_up()
+
+
+async def by_child(runner: Runner, handle: TaskHandle) -> Any:
+    return await (await handle.start(FLOW, run_id="o")).result()
+
+
+async def by_promise(runner: Runner, handle: TaskHandle) -> Any:
+    return await handle.wait_for("run/o")
+
+
+WAYS = (by_run, by_started_run, by_cleaned_up, by_child, by_promise)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("pruned", [False, True], ids=["it is there", "it was pruned"])
+@virtual_test
+async def test_what_a_body_awaited_stays_until_it_has_ended(pruned, way):
+    """A run that had ended before the body asked, or only its id: else, in a replay, to start it
+    would start it a second time.
+    """
+    retention = Retention(completed=60, failed=60, ids=60)
+    async with Runner("memory:", retention=retention) as runner:
+
+        @task
+        async def body(context, handle):
+            with suppress(ResultExpired):
+                await way(runner, handle)
+            await handle.sleep(3_600)
+
+        await runner.execute(FLOW, {"n": 1}, run_id="o")
+        if pruned:
+            await asyncio.sleep(90)
+        await runner.start(Workflow("body", [body]), run_id="b")
+        await pass_time(30)
+        assert not (await runner.start(FLOW, run_id="o")).is_new
+        await pass_time(60)
+        assert (await runner.start(FLOW, run_id="o")).is_new
 
 
 def test_who_means_longer_than_a_century_means_for_ever():

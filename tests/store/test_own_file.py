@@ -21,7 +21,7 @@ from layby.engine.calendar import next_after
 from layby.errors import StoreGone, StoreOpenHere, StoreOwned, StoreUnreadable
 from layby.store import wal_breaks
 from layby.store.checkpoints import Checkpoints
-from layby.store.sqlite import SqliteReader, SqliteStore
+from layby.store.sqlite import SqliteReader, SqliteStore, schema_in_file
 
 READER = """
 import sys
@@ -520,6 +520,23 @@ def test_a_reader_leaves_the_log_of_an_emptied_file(store: SqliteStore, file: Pa
         write(store, "lost")
     store.close()
     assert file.with_name("a.db-wal").stat().st_size
+
+
+@pytest.mark.parametrize("look", [read, schema_in_file])
+def test_looking_at_an_emptied_file_leaves_its_log(
+    store: SqliteStore, file: Path, look: Callable[[Path], object]
+) -> None:
+    """Commands that only read come first when something is wrong: with the original file back at
+    its path, everything goes on.
+    """
+    original = file.with_name("original.db")
+    file.rename(original)
+    file.touch()
+    with pytest.raises(StoreUnreadable, match="not a layby database"):
+        look(file)
+    original.replace(file)
+    write(store, "second")
+    assert read(file) == {"first", "second"}
 
 
 def test_a_file_that_was_emptied_is_not_begun_anew(store: SqliteStore, file: Path) -> None:

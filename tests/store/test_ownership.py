@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import StoreOwned, StoreUnavailable
-from layby.store.ownership import Ownership
+from layby.store.ownership import Ownership, misled_owner
 from layby.store.sqlite import SqliteReader, SqliteStore
 
 OWNER = """
@@ -145,3 +146,15 @@ def test_a_signature_that_cannot_be_written_is_no_reason_to_fail(tmp_path, monke
         Ownership(tmp_path / "a.db")
     ownership.release()
     Ownership(tmp_path / "a.db").release()
+
+
+def test_a_copy_of_the_folder_is_nobodys(other, tmp_path):
+    """It has a copy of the lock file, too: its owner uses the original, and is not misled."""
+    process, file = other
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for each in tmp_path.glob("shared.db*"):
+        shutil.copy(each, copy / each.name)
+    assert misled_owner(copy / file.name) is None
+    file.with_name("shared.db-wal").rename(tmp_path / "gone")
+    assert f"process {process.pid}" in (misled_owner(file) or "")

@@ -25,10 +25,11 @@ from layby.core.model import Millis
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.opening import shown
-from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
+from layby.errors import StoreError, StoreUnavailable, StoreUnreadable, UsageError
 from layby.store.ownership import misled_owner
 from layby.store.pages import PageReader
 from layby.store.shrinking import FreeSpace
+from layby.workflow.short_ids import quoted
 
 
 class FileReport(Struct, frozen=True):
@@ -64,8 +65,8 @@ class FileReport(Struct, frozen=True):
     def verdict(self) -> str:
         if self.misled_owner is not None:
             return (
-                f"{self.misled_owner} uses a file that was here before, and refuses all writes: "
-                "put that one back, or stop that process"
+                f"{self.misled_owner} uses a file, or a -wal file, that was here before, and "
+                "refuses all writes: put that one back, or stop that process"
             )
         if self.is_sound:
             return f"ok, {self.invariants} invariants hold"
@@ -185,6 +186,19 @@ def examine(file: Path, limit: int, progress: Progress | None = None) -> FileRep
                 "that process"
             )
         raise UsageError(f"{file} {what}: give the path of a layby database")
+    try:
+        return _examined(file, limit, progress or _no_progress)
+    except StoreError as error:
+        if (owner := misled_owner(file)) is None:
+            raise
+        raise StoreUnavailable(
+            f"{file} cannot be read: {owner} uses it, and the file or its -wal file was removed, "
+            f"replaced or cut short meanwhile: `layby runs --db {quoted(str(file))}` shows what "
+            "that process says about it"
+        ) from error
+
+
+def _examined(file: Path, limit: int, progress: Progress) -> FileReport:
     reader = PageReader(file, Settings(), next_after)
     try:
         with reader.transaction():
@@ -195,7 +209,7 @@ def examine(file: Path, limit: int, progress: Progress | None = None) -> FileRep
                 )
             wall, stored = SystemClock().now(), reader.store_time()
             inspection = Inspection(reader, max(wall, stored))
-            found = inspection.violations(progress or _no_progress)
+            found = inspection.violations(progress)
             listed = list(islice(found, limit or None))
             space = reader.free_space()
             more = sum(1 for _ in found)

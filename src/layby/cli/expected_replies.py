@@ -158,7 +158,7 @@ async def explained(client: Client, asked: str) -> Explanation:
             if each == asked and await is_ambiguous(client, asked):
                 tell_aside(f"'{asked}' is a run or a task of one too: '{ROOT_PREFIX}{asked}'")
             about = expect(reply, Explanation, asked)
-            _refuse_expired(about.promise)
+            refuse_expired(about.promise)
             latest = await _latest(client, about.promise)
             if latest.id == about.promise.id:
                 return about
@@ -173,6 +173,8 @@ async def unknown(client: Client, asked: str, what: str = "run, task or promise"
     ]
     if asked in known:  # only for tasks: a promise need not have one
         return NotFound(f"promise '{asked}' has no {what}")
+    if (whole := f"{ROOT_PREFIX}{asked}") in known:  # only where ids are taken as they are
+        return NotFound(f"there is no {what} '{asked}'; did you mean '{whole}'?")
     shown = [*known, *(short_id(each) for each in known)]
     searches = f"`layby {what}s search`" if what in {"task", "promise"} else _SEARCHES
     hint = close_match(asked, shown) or f": look with {searches}"
@@ -191,11 +193,11 @@ async def run_rows(client: Client, root_id: str, *, items: bool = True) -> list[
         for row in page.rows
     ]
     if rows:
-        _refuse_expired(rows[0][0])
+        refuse_expired(rows[0][0])
     return rows
 
 
-def _refuse_expired(promise: Promise) -> None:
+def refuse_expired(promise: Promise) -> None:
     if promise.is_expired:
         what = "promise" if parse_root_id(promise.id) is None else "run"
         raise ResultExpired(f"{what} '{short_id(promise.id)}'", promise.state)

@@ -7,7 +7,7 @@ import click
 
 from layby.cli import record_views, showing
 from layby.cli.connection import Place, ask, now_at
-from layby.cli.expected_replies import ambiguous, expect, found, unknown
+from layby.cli.expected_replies import ambiguous, expect, found, refuse_expired, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching
 from layby.cli.steering import by_whom, why
@@ -205,12 +205,13 @@ async def _meant(client: Client, asked: str) -> WaitData:
     """The wait of this id, or of a task or run, with or without the prefix of runs."""
     ids = (asked, f"{ROOT_PREFIX}{asked}")
     replies = await asyncio.gather(*(client.send(FindWait(id=each)) for each in ids))
-    found = [reply.data for reply in replies if isinstance(reply.data, WaitData)]
-    if len(found) > 1:
+    waits = [reply.data for reply in replies if isinstance(reply.data, WaitData)]
+    if len(waits) > 1:
         raise ambiguous(asked)
-    if found:
-        return found[0]
+    if waits:
+        return waits[0]
     if all(reply.status == 404 for reply in replies):
+        refuse_expired(await found(client, asked))
         raise await unknown(client, asked, "task")
     refused = next((reply for reply in replies if reply.status == 409), replies[0])
     return expect(refused, WaitData, asked, asked)

@@ -113,7 +113,8 @@ class ChildRuns:
         first, caller = data.promise, start.caller
         assert caller is not None
         if data.created or first.is_expired:
-            return StartedChild(run, first, data.created, is_kept=not asked.detach)
+            is_kept = data.created and not asked.detach
+            return StartedChild(run, first, data.created, is_kept)
         is_own = parent_of(first) == caller.parent
         _check_same(caller_try, asked, start, first, is_own=is_own)
         latest = await _latest(caller_try, data)

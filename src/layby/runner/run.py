@@ -250,7 +250,7 @@ class Run:
         """The root of this life, or of the latest, or this node, when it has settled."""
         handle = maybe_handle()
         if handle is not None and self._runner.runs_here(handle.task_execution_id):
-            awaited = node_id or plan.root_id(self.id, await self._known_life(life))
+            awaited = node_id or await self._awaited_root(life)
             return self._unexpired(await handle.settled(awaited, within))
         limit = asyncio.timeout(within)
         try:
@@ -274,6 +274,13 @@ class Run:
             life = latest.lives
         watch = WatchPromise(id=plan.root_id(self.id, life))
         return (await self._watch(watch, PromiseData)).promise
+
+    async def _awaited_root(self, life: int | None) -> str:
+        """If it was pruned, the id that is left: that a body has found it so keeps it."""
+        try:
+            return plan.root_id(self.id, await self._known_life(life))
+        except ResultExpired:
+            return self.promise_id
 
     async def _known_life(self, life: int | None = None) -> int:
         """The number of this life, which must exist, or of the latest."""

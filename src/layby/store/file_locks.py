@@ -44,6 +44,11 @@ def stop_sharing(file: int, start: int, length: int) -> None:
     _set(file, fcntl.F_UNLCK, start, length)
 
 
+def are_told() -> bool:
+    """Whether this system says what others have locked."""
+    return _ASK is not None
+
+
 def is_taken(file: int, start: int, length: int) -> bool:
     """By whomever; False where the system does not tell."""
     if _ASK is None:

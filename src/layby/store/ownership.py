@@ -189,15 +189,21 @@ def is_owned_by_server(database: Path) -> bool:
 
 
 def misled_owner(database: Path) -> str | None:
-    """The living process that owns this path, and holds another file than the one that is there."""
+    """The living process that owns this path, and holds another file or log than those there."""
     path = database.resolve().with_name(database.resolve().name + ".lock")
     if path in _owned_here:
         return None
     signed = _read_owner(path)
     if "database" not in signed or signed.get("host") != socket.gethostname():
         return None
-    holds = tuple(signed["database"] or ())
-    return _who(signed) if _is_alive(signed["pid"]) and holds != identity(database) else None
+    is_copy = file_locks.are_told() and not _is_taken(path, 0, 0)
+    if is_copy or not _is_alive(signed["pid"]):
+        return None
+    there = {"database": identity(database), "log": identity(log_of(database.resolve()))}
+    # A log that is not signed yet is about to be: its owner is opening the database.
+    held = {name: tuple(signed[name]) for name in _BELONGING if signed.get(name)}
+    is_misled = "database" not in held or any(held[name] != there[name] for name in held)
+    return _who(signed) if is_misled else None
 
 
 def refuse_other_name(database: Path) -> None:

@@ -223,10 +223,18 @@ def _connect_readonly(
 ) -> sqlite3.Connection:
     database = f"{path.resolve().as_uri()}?{_read_mode(path)}"
     with _opened(path, database, uri=True, **options) as connection:
-        if "layby_migrations" not in _tables(connection):
+        if _is_empty(path) or "layby_migrations" not in _tables(connection):
             raise StoreUnreadable("this is not a layby database: give another path")
         refuse(connection)
         return connection
+
+
+def _is_empty(path: Path) -> bool:
+    """Asked before anything is read: SQLite removes the log of a database that is empty."""
+    try:
+        return not path.stat().st_size
+    except OSError:
+        return False  # SQLite says more
 
 
 def _read_mode(path: Path) -> str:

@@ -95,14 +95,14 @@ class ChildRun:
 
     async def result(self, timeout: Seconds | None = None) -> Any:  # noqa: ASYNC109 - as wait_for
         """Its final context. A child that failed raises RunFailed."""
-        root = self._started.root
-        if root.is_pending:
-            self._asked += 1
-            key = f"child.{root.id}-{self._asked}"
-            is_kept = self._started.is_kept
-            root = await self._handle.settled(root.id, timeout, key=key, is_open=is_kept)
-        else:
+        root, is_kept = self._started.root, self._started.is_kept
+        self._asked += 1
+        if is_kept and timeout is None and not root.is_pending:
             await self._handle.may_work()
+        else:  # a timeout may have passed in an earlier run of the body; what is not kept is noted
+            key = f"child.{root.id}-{self._asked}"
+            is_open = is_kept and root.is_pending
+            root = await self._handle.settled(root.id, timeout, key=key, is_open=is_open)
         return await self._started.concluded(root)
 
     async def status(self) -> Any:
