@@ -2,14 +2,14 @@
 made them: one transaction loads and writes few of them, and the rest comes in others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from layby.core.commands import Command, CreateSchedule, CreateTask, GetPromise, Value
-from layby.core.replies import ClaimData, PromiseData, Reply
+from layby.core.replies import Claim, ClaimData, PromiseData, Reply, TakeData
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
@@ -20,7 +20,18 @@ from layby.store.page_bounds import PAGE_BYTES, UNWEIGHED
 from layby.store.sqlite import SqliteStore
 from tests.helpers.clocks import ManualClock
 from tests.helpers.postgres_stores import postgres_store
-from tests.helpers.requests import OTHER, acquire, claimed, promise, settle, suspend, target
+from tests.helpers.requests import (
+    OTHER,
+    acquire,
+    claimed,
+    finish,
+    promise,
+    run,
+    settle,
+    suspend,
+    take,
+    target,
+)
 
 HEAVY = Value(data="x" * (PAGE_BYTES // 2))
 TOGETHER = 2
@@ -46,6 +57,11 @@ class World:
         reply = self._engine.call(command)
         assert reply.is_ok, reply
         return reply
+
+    def taken(self, free: int) -> Sequence[Claim]:
+        data = self.do(take(free)).data
+        assert isinstance(data, TakeData)
+        return data.claims
 
     def state(self, promise_id: str) -> str:
         data = self.do(GetPromise(id=promise_id)).data
@@ -151,3 +167,17 @@ def test_occurrences_with_heavy_params_come_in_several_transactions(world):
     world.pass_time(60_000)
     assert max(world.written) <= MOST
     assert {world.state(f"{name}.a") for name in names()} == {"pending"}
+
+
+def test_heavy_roots_are_handed_out_in_several_takes(world):
+    """A worker gets them whatever room it has."""
+    for name in names():
+        command = run(f"run/{name}", a="")
+        world.do(replace(command, param=HEAVY))
+    nodes = [claim.task.id for claim in world.taken(free=MANY)]
+    assert len(nodes) == MANY
+    for node in nodes:
+        world.do(finish(node))
+    found = list(iter(lambda: [claim.task.id for claim in world.taken(free=0)], []))
+    assert max(map(len, found)) <= MOST
+    assert sorted(root for part in found for root in part) == [f"run/{name}" for name in names()]

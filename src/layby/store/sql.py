@@ -29,6 +29,7 @@ from layby.core.model import (
 from layby.core.queries import (
     OfferMessages,
 )
+from layby.core.queue import Queue
 from layby.core.rows import Rows
 from layby.core.schedule_row import MOST_OPEN_RUNS, Schedule, run_ids_between
 from layby.core.settings import Calendar, Settings
@@ -258,8 +259,16 @@ class SqlStore(Unshared, SqlReads):
         """
         until = max(now, footprint.until)
         for key in footprint.takes:
-            rows.ready[key] = self._queue.find(key, footprint, until)
+            rows.ready[key] = found = self._queue.find(key, footprint, until)
+            self._shorten_roots(found.roots)
         return rows.queued_ids()
+
+    def _shorten_roots(self, roots: Queue) -> None:
+        """They are handed out with their params whatever room a worker has."""
+        entries = roots.entries
+        light = len(self._light_enough([task_id for _, _, task_id in entries]))
+        if light < len(entries):
+            roots.replace(entries[:light], entries[light - 1])
 
     def _list_branches(self, footprint: Footprint) -> Reading:
         """Each promise of a branch, with the branch."""
