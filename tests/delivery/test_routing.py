@@ -522,3 +522,44 @@ def test_all_that_waits_is_told_once_to_who_comes(backend: Backend, buffer: int)
 def called(promise_id: str) -> CreatePromise:
     tags = {"resonate:target": "poll://any@g"}
     return CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
+
+
+class SlowOutbox(Outbox):
+    """It answers no page of the outbox before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages: list[asyncio.Future[Reply]] = []
+
+    async def send(self, request: object) -> Reply:
+        if not isinstance(request, OfferMessages):
+            return await super().send(request)
+        self.pages.append(asyncio.get_running_loop().create_future())
+        return await self.pages[-1]
+
+
+@on_loop
+async def test_one_page_of_the_outbox_is_read_at_a_time_however_many_connect() -> None:
+    """A command that comes meanwhile waits for one, not for as many as there are streams."""
+    outbox = SlowOutbox()
+    router = new_router(outbox)
+    wires = [Wire(router, f"a{number}") for number in range(5)]
+    for asked in range(1, 2 * len(wires) + 1):  # its own messages, and those to any of the group
+        await settled()
+        assert len(outbox.pages) == asked
+        outbox.pages[-1].set_result(ok(OfferMessages()))
+    await settled()
+    for wire in wires:
+        await wire.end()
+
+
+@on_loop
+async def test_a_stream_that_ends_while_its_page_is_read_leaves_its_turn_to_others() -> None:
+    outbox = SlowOutbox()
+    router = new_router(outbox)
+    wires = [Wire(router, "a"), Wire(router, "b")]
+    await settled()
+    await wires[0].end()
+    await settled()
+    assert len(outbox.pages) == 2
+    await wires[1].end()

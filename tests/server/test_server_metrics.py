@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec import json
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import layby
@@ -347,6 +348,23 @@ def test_scrapes_at_the_same_time_share_one_question():
     counted = Metrics(store, Clock())
     assert len(asyncio.run(_scrape_together(counted, 5))) == 5
     assert store.asked == 1
+
+
+def test_scrapes_at_the_same_time_share_one_text(monkeypatch):
+    """To make it takes the event loop, and nobody needs a token to ask for it."""
+    made: list[object] = []
+
+    def make(registry: CollectorRegistry) -> bytes:
+        made.append(registry)
+        return generate_latest(registry)
+
+    monkeypatch.setattr(server_metrics, "generate_latest", make)
+    counted = Metrics()
+    assert len(set(asyncio.run(_scrape_together(counted, 5)))) == 1
+    assert len(made) == 1
+    counted.request("promise.get", 200, 0.1)
+    assert value(counted, "resonate_request_total", kind="promise.get", status="200") == 1
+    assert len(made) == 2
 
 
 def test_a_store_that_cannot_tell_is_left_out(caplog, monkeypatch):

@@ -10,6 +10,8 @@ from layby.client.outbound_resolver import OutboundResolver
 
 _KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers disconnect
 _MAX_INTERIM: Final = 100
+_PIECE_BYTES: Final = 4_096
+"""An event loop reads up to 256 KiB at once: thousands of interim responses, or of header lines."""
 
 
 def open_outbound_session(
@@ -39,6 +41,10 @@ class _BoundedResponseHandler(ResponseHandler):
     """Disconnects a host that sends endless interim responses (1xx), which are all buffered."""
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if len(self) > _MAX_INTERIM and self.transport is not None:
-            self.transport.abort()
+        for start in range(0, len(data), _PIECE_BYTES):
+            super().data_received(data[start : start + _PIECE_BYTES])
+            if self.transport is None or self.transport.is_closing():
+                return
+            if len(self) > _MAX_INTERIM:
+                self.transport.abort()
+                return

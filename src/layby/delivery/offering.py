@@ -23,9 +23,13 @@ PAGE: Final = 100
 class Offering:
     """Runs until the receiver has been offered everything while it had room."""
 
-    def __init__(self, receiver: Receiver, client: LocalClient) -> None:
+    def __init__(self, receiver: Receiver, client: LocalClient, turns: asyncio.Semaphore) -> None:
+        """`turns`: whose pages are read now. Without, a command would wait for one of each
+        receiver that has just connected, which may be thousands.
+        """
         self._receiver = receiver
         self._client = client
+        self._turns = turns
         self._made_room = asyncio.Event()
         self._times_full = 0
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -68,7 +72,8 @@ class Offering:
 
     async def _offer_page(self, page: OfferMessages) -> OfferMessages | None:
         """Offer this page; returns the one after it, or None."""
-        after = (await self._client.send(page)).data
+        async with self._turns:
+            after = (await self._client.send(page)).data
         return after if isinstance(after, OfferMessages) and after.after != FIRST_PAGE else None
 
 

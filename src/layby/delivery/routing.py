@@ -79,6 +79,7 @@ class Router:
         """Arrived, but still in the outbox: it may be offered again and must not be sent again."""
         self._declined = Declines(self._loop.time)
         self._offerings: dict[Receiver, Offering] = {}
+        self._turns = asyncio.Semaphore(1)
         self._hand_backs = HandBacks()
         self._paused: dict[MessageKey, tuple[Message, asyncio.TimerHandle]] = {}
 
@@ -137,7 +138,7 @@ class Router:
         """Offer it the messages in the outbox that it can take now."""
         offering = self._offerings.get(receiver)
         if offering is None or offering.is_done:
-            self._offerings[receiver] = Offering(receiver, self._client)
+            self._offerings[receiver] = Offering(receiver, self._client, self._turns)
         else:
             offering.resume()
 

@@ -23,6 +23,7 @@ from layby.core.waits import WAIT_KINDS
 from layby.engine.observer import Commit
 from layby.errors import LaybyError
 from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, HistogramFamily
+from layby.server.turns import PacedTurns
 from layby.wire.decode import KINDS
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,9 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+        self._turns = PacedTurns()
+        self._text: asyncio.Future[bytes] | None = None
+        """What all wait for who have asked since the latest one was made."""
 
     # --- called by the server ------------------------------------------------------------
 
@@ -203,7 +207,14 @@ class Metrics(Collector):
     async def scrape(self) -> bytes:
         if self._stats is not None:
             await self._stats.refresh()
-        return generate_latest(self._registry)
+        if self._text is None or self._text.done():
+            self._text = asyncio.ensure_future(self._made())
+        return await asyncio.shield(self._text)
+
+    async def _made(self) -> bytes:
+        """It takes the loop for milliseconds, and anybody may ask: the loop rests after each."""
+        async with self._turns.turn(self):
+            return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         used = {kind: each for kind, each in self._requests.items() if each.by_status}

@@ -207,7 +207,8 @@ class LockedRows:
         """
         look = {**at, "names": packed(sorted(names))}
         nodes, node_pairs = self._first_ready("node", seen.nodes, look, most["node"])
-        roots, root_pairs = self._first_ready("root", seen.roots, look, most["root"])
+        most_roots = min(most["root"], len(seen.roots.entries))  # more may be too heavy together
+        roots, root_pairs = self._first_ready("root", seen.roots, look, most_roots)
         oldest, oldest_pairs = self._oldest_of_all(seen.oldest, most["oldest"])
         pairs = [*node_pairs, *root_pairs, *oldest_pairs]
         return Ready.of(nodes, roots, seen.refused, oldest), pairs

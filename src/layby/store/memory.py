@@ -44,7 +44,7 @@ from layby.core.ticks import Tick
 from layby.core.waits import is_parked
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.memory_reads import MemoryReads
-from layby.store.page_bounds import LIGHT
+from layby.store.page_bounds import LIGHT, light_enough
 from layby.store.unshared import Unshared
 
 K = TypeVar("K")
@@ -201,8 +201,13 @@ class MemoryStore(Unshared):
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
         of = (self.state.promises.get(key) for key in footprint.branches_of)
         branches = footprint.all_branches() | {p.branch for p in of if p is not None and p.branch}
-        rows.branches = {branch: list(self._indexes.branches.of(branch)) for branch in branches}
-        return {promise_id for ids in rows.branches.values() for promise_id in ids}
+        listed = {each for branch in branches for each in self._indexes.branches.of(branch)}
+        shown = {*light_enough(sorted(listed), self.weigh)}
+        rows.branches = {
+            branch: [each for each in self._indexes.branches.of(branch) if each in shown]
+            for branch in branches
+        }
+        return shown
 
     def _ready(self, key: TakeKey, footprint: Footprint, now: Millis) -> Ready:
         group, names, prefix, codes = key

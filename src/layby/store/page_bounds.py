@@ -5,7 +5,7 @@ are shown, until their bytes reach the bound. So a page may be short, even empty
 cursor.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
@@ -18,11 +18,15 @@ from layby.errors import ReadRefused
 Pair = tuple[Promise, Task | None]
 R = TypeVar("R")
 T = TypeVar("T")
+Weigh = Callable[[Sequence[str]], Mapping[str, int]]
+"""What is stored under these ids, in bytes, where that is much."""
 
 PAGE_BYTES: Final = 2**20
 """A page ends with the row that reaches this."""
 LOOKED_AT: Final = 5_000
 """Rows that one page looks at, at most: a rare match in a large store comes in another one."""
+UNWEIGHED: Final = 4
+"""So many rows may be loaded together, whatever they weigh."""
 LIGHT: Final = 2**14
 """What a promise may weigh, param and value together, before anybody has to count it."""
 FIRST: Final = 16
@@ -105,6 +109,16 @@ def filled(fill: Fill, rows: Sequence[Pair], shown: Shown) -> Iterator[Pair]:
         some = fill(rows, shown)
         yield from some
         rows = rows[len(some) :]
+
+
+def light_enough(ids: Sequence[str], weigh: Weigh) -> Sequence[str]:
+    """The first of these ids, as many as one transaction loads together: what rows belong to them,
+    and how many, was chosen by others. A few are not worth weighing.
+    """
+    if len(ids) <= UNWEIGHED:
+        return ids
+    heavy = weigh(ids)
+    return ids[: fitting(heavy.get(each, 0) for each in ids)]
 
 
 def fitting(sizes: Iterable[int]) -> int:

@@ -163,14 +163,15 @@ class PostgresStore(SqlStore):
     def _load_locked(self, footprint: Footprint, now: Millis) -> Rows:
         """Like `load`, in the order of the locks."""
         rows = Rows(self._settings, self._calendar, now)
-        lists = list[Listed]()
+        lists, ids = list[Listed](), set(footprint.ids)
         if footprint.branches_of or footprint.branches:
             found = self._load_branches(rows, footprint)
             lists.append((self._list_branches(footprint), found))
+            ids |= self._shorten_branches(rows, found)
         if footprint.leases_of:
             found = self._load_leases(rows, footprint)
             lists.append((self._list_leases(footprint), found))
-        ids = footprint.ids.union(*(found for _, found in lists))
+            ids |= found
         if footprint.schedules:
             self._lock_schedules(rows, footprint)
             ids |= footprint.started_by(rows.schedules)
@@ -222,7 +223,7 @@ class PostgresStore(SqlStore):
         rows.add_listeners(listeners)
         if waits:
             rows.add_waits(waits)
-            cut_waits(rows, ids, limit)
+            cut_waits(rows, ids, limit, self._weigh)
             hop = awaiters_in(rows)
             add_pairs(rows, self._locked.hop(hop, footprint.also))
             rows.known |= hop
@@ -241,7 +242,7 @@ class PostgresStore(SqlStore):
             add_pairs(rows, pairs)
             rows.add_listeners(listeners)
             rows.add_waits(waits)
-            cut_waits(rows, changed, limit)
+            cut_waits(rows, changed, limit, self._weigh)
             hop = awaiters_in(rows)
             add_pairs(rows, self._locked.hop(hop, footprint.also))
             rows.known |= hop

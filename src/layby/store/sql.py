@@ -29,6 +29,7 @@ from layby.core.model import (
 from layby.core.queries import (
     OfferMessages,
 )
+from layby.core.queue import Queue
 from layby.core.rows import Rows
 from layby.core.schedule_row import MOST_OPEN_RUNS, Schedule, run_ids_between
 from layby.core.settings import Calendar, Settings
@@ -36,7 +37,7 @@ from layby.core.ticks import Tick
 from layby.store import indexed_tags
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
-from layby.store.page_bounds import PARAMS, WHOLE, Pair, Shown
+from layby.store.page_bounds import PARAMS, WHOLE, Pair, Shown, Weigh, light_enough
 from layby.store.ready_queue import ReadyQueue
 from layby.store.session import InLane, Reading, packed
 from layby.store.sql_reads import SqlReads
@@ -108,7 +109,7 @@ class SqlStore(Unshared, SqlReads):
         ids = set(footprint.ids)
         queued = self._load_ready(rows, footprint, now) if footprint.takes else set[str]()
         if footprint.branches_of or footprint.branches:
-            ids |= self._load_branches(rows, footprint)
+            ids |= self._shorten_branches(rows, self._load_branches(rows, footprint))
         if footprint.leases_of:
             ids |= self._load_leases(rows, footprint)
         if footprint.pids:
@@ -185,7 +186,7 @@ class SqlStore(Unshared, SqlReads):
         rows.add_listeners(listeners)
         if waits:
             rows.add_waits(waits)
-            cut_waits(rows, ids, limit)
+            cut_waits(rows, ids, limit, self._weigh)
             self._load_hop(rows)
 
     def _load_triggers(self, rows: Rows, footprint: Footprint) -> None:
@@ -258,8 +259,16 @@ class SqlStore(Unshared, SqlReads):
         """
         until = max(now, footprint.until)
         for key in footprint.takes:
-            rows.ready[key] = self._queue.find(key, footprint, until)
+            rows.ready[key] = found = self._queue.find(key, footprint, until)
+            self._shorten_roots(found.roots)
         return rows.queued_ids()
+
+    def _shorten_roots(self, roots: Queue) -> None:
+        """They are handed out with their params whatever room a worker has."""
+        entries = roots.entries
+        light = len(self._light_enough([task_id for _, _, task_id in entries]))
+        if light < len(entries):
+            roots.replace(entries[:light], entries[light - 1])
 
     def _list_branches(self, footprint: Footprint) -> Reading:
         """Each promise of a branch, with the branch."""
@@ -273,6 +282,20 @@ class SqlStore(Unshared, SqlReads):
         for branch, promise_id in self._one(statement, decoder, *arguments):
             rows.branches.setdefault(branch, []).append(promise_id)
         return {promise_id for ids in rows.branches.values() for promise_id in ids}
+
+    def _shorten_branches(self, rows: Rows, listed: set[str]) -> set[str]:
+        """Those of the listed promises that are preloaded: nobody relies on all of them."""
+        shown = set(self._light_enough(sorted(listed)))
+        for branch, ids in rows.branches.items():
+            rows.branches[branch] = [each for each in ids if each in shown]
+        return shown
+
+    def _light_enough(self, ids: Sequence[str]) -> Sequence[str]:
+        return light_enough(ids, self._weigh)
+
+    def _weigh(self, ids: Sequence[str]) -> dict[str, int]:
+        """Within a transaction."""
+        return dict(self._one(self._sql.dialect.weights, _weights, packed(ids)))
 
     def _list_leases(self, footprint: Footprint) -> Reading:
         """Each task that a pid has leased, with the pid."""
@@ -420,19 +443,20 @@ class SqlStore(Unshared, SqlReads):
         return found or list(due_last(self, now, self._settings))
 
     def overdue_promises(self, now: Millis, limit: int) -> list[str]:
-        return self._one(self._sql.due_promises, _texts, now, limit)
+        return [*self._light_enough(self._one(self._sql.due_promises, _texts, now, limit))]
 
     def overdue_tails(self, now: Millis, limit: int) -> list[str]:
         return self._one(self._sql.due_tails, _texts, now, limit)
 
     def nodes_of(self, root_id: str, limit: int) -> list[str]:
-        return self._one(self._sql.nodes_of, _texts, root_id, limit)
+        return [*self._light_enough(self._one(self._sql.nodes_of, _texts, root_id, limit))]
 
     def overdue_tasks(self, now: Millis, limit: int) -> list[tuple[TaskState, str]]:
-        return self._one(self._sql.due_tasks, _states, now, limit)
+        found = self._one(self._sql.due_tasks, _states, now, limit)
+        return found[: len(self._light_enough([task_id for _, task_id in found]))]
 
     def overdue_schedules(self, now: Millis, limit: int) -> list[Schedule]:
-        return self._one(self._sql.due_schedules, _schedules, now, limit)
+        return self._fill_schedules(self._one(self._sql.due_schedules, _schedules, now, limit))
 
     def overdue_holders(self, now: Millis, limit: int) -> list[str]:
         return self._one(self._sql.due_holders, _texts, now, limit)
@@ -441,7 +465,8 @@ class SqlStore(Unshared, SqlReads):
         return self._one(self._sql.gone_holders, _holders)
 
     def held_ids(self, holder: Holder, limit: int) -> list[str]:
-        return self._one(self._sql.held_ids, _texts, holder.incarnation, holder.pid, limit)
+        held = self._one(self._sql.held_ids, _texts, holder.incarnation, holder.pid, limit)
+        return [*self._light_enough(held)]
 
     def overdue_limits(self, now: Millis, limit: int) -> list[Limit]:
         return self._one(self._sql.due_limits, _limits, now, limit)
@@ -545,10 +570,29 @@ def lanes_of(
     }
 
 
-def cut_waits(rows: Rows, ids: Iterable[str], limit: int) -> None:
-    """Keep the first `limit` waits for each of these and remember that there are more."""
-    for awaited in ids:
-        waits = rows.waits.get(awaited, {})
-        if len(waits) > limit:
-            rows.waits[awaited] = {key: waits[key] for key in sorted(waits)[:limit]}
+def cut_waits(rows: Rows, ids: Iterable[str], limit: int, weigh: Weigh) -> None:
+    """Keep the first `limit` waits for each of these, and those of tasks that may be loaded
+    together, and remember where there are more.
+    """
+    waiting = {awaited: waits for awaited in ids if (waits := rows.waits.get(awaited))}
+    heavy = _too_heavy(rows, waiting, weigh)
+    for awaited, waits in waiting.items():
+        kept = [key for key in sorted(waits)[:limit] if key not in heavy]
+        if len(kept) < len(waits):
+            rows.waits[awaited] = {key: waits[key] for key in kept}
             rows.more_waits.add(awaited)
+
+
+def _too_heavy(rows: Rows, waiting: Mapping[str, Mapping[str, Wait]], weigh: Weigh) -> set[str]:
+    """Of the tasks that wait for these. Those of the first promise come first, so it gets on.
+
+    Who waits for the end of a body may stay for long, and must not be in the way of others.
+    """
+    hop = [
+        key
+        for awaited in sorted(waiting)
+        for key, wait in sorted(waiting[awaited].items())
+        if key not in rows.known and not wait.is_for_end
+    ]
+    unknown = list(dict.fromkeys(hop))
+    return set(unknown[len(light_enough(unknown, weigh)) :])

@@ -205,7 +205,7 @@ class Statements:
                 ORDER BY expires_at LIMIT ?) AS due""",
         )
         self.due_schedules = self._all(
-            self.dialect.packed(SCHEDULES.columns, "s"),
+            without(self.dialect.packed(SCHEDULES.columns, "s"), "s", promise_param=EMPTY),
             """(SELECT * FROM schedules WHERE next_run_at <= ?
                 ORDER BY next_run_at, id LIMIT ?) AS s""",
         )

@@ -1,0 +1,183 @@
+"""Rows that nobody has named belong to a command or a tick, as many and as large as others have
+made them: one transaction loads and writes few of them, and the rest comes in others.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from layby.core.commands import Command, CreateSchedule, CreateTask, GetPromise, Value
+from layby.core.replies import Claim, ClaimData, PromiseData, Reply, TakeData
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
+from layby.engine.engine import Engine
+from layby.engine.observer import Commit
+from layby.store.api import Store
+from layby.store.memory import MemoryStore
+from layby.store.page_bounds import PAGE_BYTES, UNWEIGHED
+from layby.store.sqlite import SqliteStore
+from tests.helpers.clocks import ManualClock
+from tests.helpers.postgres_stores import postgres_store
+from tests.helpers.requests import (
+    OTHER,
+    acquire,
+    claimed,
+    finish,
+    promise,
+    run,
+    settle,
+    suspend,
+    take,
+    target,
+)
+
+HEAVY = Value(data="x" * (PAGE_BYTES // 2))
+TOGETHER = 2
+"""So many of them bring a transaction to its bound."""
+MOST = max(TOGETHER, UNWEIGHED)
+MANY = 3 * MOST
+
+
+class World:
+    """An engine whose commits are counted by the promises and tasks that each has written."""
+
+    def __init__(self, store: Store) -> None:
+        self.clock = ManualClock()
+        self.written: list[int] = []
+        self._engine = Engine(store, self.clock, observer=self)
+        self._engine.start_inline()
+
+    def committed(self, commit: Commit) -> None:
+        changes = commit.changes
+        self.written.append(len(changes.promises.keys() | changes.tasks.keys()))
+
+    def do(self, command: Command) -> Reply:
+        reply = self._engine.call(command)
+        assert reply.is_ok, reply
+        return reply
+
+    def taken(self, free: int) -> Sequence[Claim]:
+        data = self.do(take(free)).data
+        assert isinstance(data, TakeData)
+        return data.claims
+
+    def state(self, promise_id: str) -> str:
+        data = self.do(GetPromise(id=promise_id)).data
+        assert isinstance(data, PromiseData)
+        return data.promise.state
+
+    def pass_time(self, ms: int) -> None:
+        self.written.clear()
+        self.clock.advance(ms)
+        self._engine.pump()
+
+    def stop(self) -> None:
+        self._engine.stop()
+
+
+def opened(backend: str, folder: Path) -> Store:
+    if backend == "memory":
+        return MemoryStore(Settings(), next_after)
+    if backend == "sqlite":
+        return SqliteStore(folder / "layby.db", Settings(), next_after)
+    return postgres_store()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def world(backend: str, tmp_path: Path) -> Iterator[World]:
+    world = World(opened(backend, tmp_path))
+    yield world
+    world.stop()
+
+
+def heavy_task(task_id: str, ttl: int = 5_000) -> CreateTask:
+    command = claimed(task_id, ttl=ttl)
+    action = command.action
+    return replace(command, action=replace(action, data=replace(action.data, param=HEAVY)))
+
+
+def names(count: int = MANY) -> list[str]:
+    return [f"h{number:02}" for number in range(count)]
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_a_preload_ends_with_the_promise_that_fills_it(world):
+    for name in names():
+        world.do(replace(promise(name, branch="a"), param=HEAVY))
+    world.do(target("t", branch="a"))
+    reply = world.do(acquire("t", 0))
+    assert isinstance(reply.data, ClaimData)
+    assert [each.id for each in reply.data.preload] == names(TOGETHER)
+
+
+def test_deadlines_of_heavy_promises_are_met_in_several_transactions(world):
+    for name in names():
+        world.do(replace(promise(name, timeout_at=1_000), param=HEAVY))
+    world.pass_time(1_000)
+    assert max(world.written) <= MOST
+    assert sum(world.written) == MANY
+    assert {world.state(name) for name in names()} == {"rejected_timedout"}
+
+
+def test_leases_of_heavy_tasks_end_in_several_transactions(world):
+    for name in names():
+        world.do(heavy_task(name))
+    world.pass_time(5_000)
+    assert max(world.written) <= MOST
+    assert sum(world.written) == MANY
+
+
+def test_heavy_tasks_that_wait_are_resumed_in_several_transactions(world):
+    """Also when several promises that they wait for settle at once."""
+    world.do(promise("first", timeout_at=1_000))
+    world.do(promise("second", timeout_at=1_000))
+    for number, name in enumerate(names()):
+        world.do(heavy_task(name))
+        world.do(suspend(name, 1, "second" if number % 2 else "first"))
+    world.pass_time(1_000)
+    assert max(world.written) <= MOST + 2
+    for name in names():
+        world.do(acquire(name, 1))
+
+
+def test_a_settlement_is_answered_before_many_heavy_tasks_are_resumed(world):
+    world.do(promise("first"))
+    for name in names():
+        world.do(heavy_task(name))
+        world.do(suspend(name, 1, "first"))
+    world.written.clear()
+    world.do(settle("first"))
+    assert max(world.written) <= MOST + 1
+    for name in names():
+        world.do(acquire(name, 1))
+
+
+def test_occurrences_with_heavy_params_come_in_several_transactions(world):
+    for name in names():
+        given = {"promise_timeout": 10**9, "promise_param": HEAVY}
+        given["promise_tags"] = {"resonate:target": OTHER}
+        world.do(CreateSchedule(id=name, cron="* * * * *", promise_id="{{.id}}.a", **given))
+    world.pass_time(60_000)
+    assert max(world.written) <= MOST
+    assert {world.state(f"{name}.a") for name in names()} == {"pending"}
+
+
+def test_heavy_roots_are_handed_out_in_several_takes(world):
+    """A worker gets them whatever room it has."""
+    for name in names():
+        command = run(f"run/{name}", a="")
+        world.do(replace(command, param=HEAVY))
+    nodes = [claim.task.id for claim in world.taken(free=MANY)]
+    assert len(nodes) == MANY
+    for node in nodes:
+        world.do(finish(node))
+    found = list(iter(lambda: [claim.task.id for claim in world.taken(free=0)], []))
+    assert max(map(len, found)) <= MOST
+    assert sorted(root for part in found for root in part) == [f"run/{name}" for name in names()]
