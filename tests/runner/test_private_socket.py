@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -309,6 +310,29 @@ def test_a_runner_that_is_closed_at_once_leaves_nothing(file: Path):
             assert not socket_of(file).exists()
 
     play(scene)
+
+
+@pytest.mark.parametrize("is_let_in", [False, True])
+def test_who_is_cancelled_while_it_closes_gives_the_file_up(file: Path, *, is_let_in: bool):
+    """Whatever it waits for just then; and nothing of it is left, in this process either."""
+
+    async def main() -> None:
+        for turns in range(1, 40):
+            runner = Runner(f"sqlite:{file}")
+            await runner.__aenter__()
+            if is_let_in:
+                await runner._link.opened()
+            closing = asyncio.create_task(runner.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            for thread in threading.enumerate():
+                if thread.name == "layby-writer":  # it closes the file, and may not be done
+                    await asyncio.to_thread(thread.join, 10)
+                    assert not thread.is_alive(), turns
+
+    asyncio.run(main())
 
 
 def test_a_plain_installation_lets_others_in(file: Path):

@@ -103,6 +103,23 @@ async def test_more_than_one_look_sees(caplog):
 
 
 @virtual_test
+async def test_what_is_new_does_not_wait_for_a_look_at_all_that_is_known(caplog):
+    """It is told of in the first look after its ten seconds, behind whatever others it stands."""
+    async with trigger_world() as world:
+        watched = watching(world)
+        for number in range(100):
+            await world.put(f"t{number:02}", SHOP)
+        await asyncio.sleep(11)
+        for _ in range(6):
+            await watched.look()
+        assert len(told(caplog)) == 1
+        await world.put("z", triggers.SqlPoll("late", "SELECT 1"))
+        await asyncio.sleep(11)
+        await watched.look()
+        assert len(told(caplog)) == 1
+
+
+@virtual_test
 async def test_it_goes_on_looking_when_the_store_was_away(caplog):
     """Others say that; and it may be away for long before a trigger is left."""
     asked: list[Any] = []

@@ -123,9 +123,15 @@ class EmbeddedLink(EngineLink):
             await self._socket.opened()
 
     async def close(self) -> None:
-        if self._socket is not None:
-            await self._socket.close()
-        await self.client.close()
+        """Whoever is cancelled meanwhile gives the store up all the same."""
+        try:
+            if self._socket is not None:
+                await self._socket.close()
+            await self.client.close()
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
         if self.engine.is_inline:
             self.engine.stop()
             return

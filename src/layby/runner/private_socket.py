@@ -39,9 +39,17 @@ class PrivateSocket:
 
     async def close(self) -> None:
         self._opening.cancel()
-        await asyncio.wait([self._opening])
-        if self._front is not None:
+        try:
+            await asyncio.wait([self._opening])
+        finally:
+            await self._close_front()
+
+    async def _close_front(self) -> None:
+        if self._front is None:
+            return
+        try:
             await self._front.close(GRACE_S)
+        finally:
             with suppress(OSError):  # somebody else's file is in its place
                 self.path.unlink(missing_ok=True)
 

@@ -79,11 +79,18 @@ class RemoteLink:
         self._heart.start()
 
     async def close(self) -> None:
-        if self._heart is not None:
-            await self._heart.stop()
-        if self._inbox is not None:
-            await self._inbox.close()
-        await self.client.close()
+        try:
+            if self._heart is not None:
+                await self._heart.stop()
+        finally:
+            await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        try:
+            if self._inbox is not None:
+                await self._inbox.close()
+        finally:
+            await self.client.close()
 
     async def _first_heartbeat(self, worker: Worker) -> None:
         sent_at, beat = worker.lease.elapsed(), worker.heartbeat()

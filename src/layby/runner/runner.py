@@ -302,18 +302,23 @@ class Runner:
     async def close(self) -> None:
         """Hand tasks back as their bodies end, write what is queued, close the store.
 
-        Closing twice is harmless.
+        Closing twice is harmless. Cancelling it only ends what it waits for just then.
         """
         if self._state != "open":
             return
         self._state = "closing"
         try:
-            await self._close_triggers()
-            if self._worker is not None:
-                await self._worker.stop(self._grace)
+            await self._stop_working()
         finally:
             self._state = "closed"
             await self._link.close()
+
+    async def _stop_working(self) -> None:
+        try:
+            await self._close_triggers()
+        finally:
+            if self._worker is not None:
+                await self._worker.stop(self._grace)
 
     async def _close_triggers(self) -> None:
         """Nothing is waited for if nothing has begun: the worker is to leave at once."""
@@ -321,8 +326,10 @@ class Runner:
         if opening is not None:
             opening.cancel()
         if self._triggers is not None and opening is not None:
-            await asyncio.wait([opening])
-            await self._triggers.close()
+            try:
+                await asyncio.wait([opening])
+            finally:
+                await self._triggers.close()
 
     @property
     def worker(self) -> Worker:

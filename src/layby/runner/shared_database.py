@@ -33,9 +33,11 @@ class SharedEngineLink(EngineLink):
         self._hearts = (*self._hearts, heart)
 
     async def close(self) -> None:
-        for heart in self._hearts:
-            await heart.stop()
-        await super().close()
+        try:
+            for heart in self._hearts:
+                await heart.stop()
+        finally:
+            await super().close()
 
     def _beside(self) -> EngineLink:
         return SharedEngineLink(self.engine, self.router, LocalClient(self.engine), self._clock)

@@ -51,12 +51,19 @@ class SharedFileLink(RemoteLink):
         await super().join(worker)
 
     async def close(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            await asyncio.wait([self._waiting])
-        await super().close()
-        if self._owned_link is not None:
-            await self._owned_link.close()
+        try:
+            await self._close_guest()
+        finally:
+            if self._owned_link is not None:
+                await self._owned_link.close()
+
+    async def _close_guest(self) -> None:
+        try:
+            if self._waiting is not None:
+                self._waiting.cancel()
+                await asyncio.wait([self._waiting])
+        finally:
+            await super().close()
 
     async def _take_over(self) -> None:
         """Wait until the owner is gone. The file can only be free while the stream is down."""

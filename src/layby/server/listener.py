@@ -96,28 +96,32 @@ class HttpListener:
 
     async def close(self, grace: float) -> None:
         """Accept nothing more; requests under way get `grace` seconds to be answered."""
-        await self._stop_accepting()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if tasks := list(self._state.tasks):
-            await asyncio.wait(tasks, timeout=grace)
-        for task in list(self._state.tasks):
-            task.cancel()
-        for connection in list(self._state.connections):
-            connection.transport.close()
+        try:
+            await self._stop_accepting()
+            for connection in list(self._state.connections):
+                connection.shutdown()
+            if tasks := list(self._state.tasks):
+                await asyncio.wait(tasks, timeout=grace)
+        finally:
+            for task in list(self._state.tasks):
+                task.cancel()
+            for connection in list(self._state.connections):
+                connection.transport.close()
 
     async def _stop_accepting(self) -> None:
         """First those that were accepted just now get their transports: asyncio would lose them,
         with their sockets open, and their peers would wait.
         """
         loop = asyncio.get_running_loop()
-        if isinstance(loop, asyncio.SelectorEventLoop):
-            for listening in (each for server in self._servers for each in server.sockets):
-                loop.remove_reader(listening.fileno())
-            for _ in range(TURNS_TO_CONNECT):
-                await asyncio.sleep(0)
-        for server in self._servers:
-            server.close()
+        try:
+            if isinstance(loop, asyncio.SelectorEventLoop):
+                for listening in (each for server in self._servers for each in server.sockets):
+                    loop.remove_reader(listening.fileno())
+                for _ in range(TURNS_TO_CONNECT):
+                    await asyncio.sleep(0)
+        finally:
+            for server in self._servers:
+                server.close()
 
     def _protocol(self) -> "BoundedProtocol":
         return BoundedProtocol(self._config, self._state, self._limits)

@@ -23,7 +23,9 @@ LOOK_S: Final = 10.0
 PATIENCE_MS: Final = 10_000
 """A process that may run it may just be starting."""
 PAGE: Final = 20
-"""Of each class, for each look: the next one goes on behind them."""
+"""Of each class, for each look that finds new ones: the next look goes on behind them."""
+PAGES: Final = 50
+"""Of those that are known, for each look."""
 MOST_KNOWN: Final = 10_000
 
 
@@ -49,17 +51,24 @@ class UntakenTriggers:
                 await self._look_at(trigger.kind())
 
     async def _look_at(self, kind: str) -> None:
+        """Those that are known cost little, and another may wait behind thousands of them."""
+        for _ in range(PAGES):
+            page = await self._next_page(kind)
+            new = [task for task in page.tasks if task.id not in self._known]
+            for task in new:
+                await self._explain_safely(task)
+            if new or page.cursor is None:
+                return
+
+    async def _next_page(self, kind: str) -> TaskPage:
         cursor = self._cursors.get(kind)
         query = SearchTasks(
             group=TRIGGER_GROUP, name=kind, state="pending", limit=PAGE, cursor=cursor
         )
-        page = (await self._send(query)).data
-        if not isinstance(page, TaskPage):
-            return
+        found = (await self._send(query)).data
+        page = found if isinstance(found, TaskPage) else TaskPage([])
         self._cursors[kind] = page.cursor
-        for task in page.tasks:
-            if task.id not in self._known:
-                await self._explain_safely(task)
+        return page
 
     async def _explain_safely(self, task: Task) -> None:
         """Whoever looks serves others, and anybody may have made it."""
