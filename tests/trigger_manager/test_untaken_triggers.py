@@ -120,6 +120,24 @@ async def test_what_is_new_does_not_wait_for_a_look_at_all_that_is_known(caplog)
 
 
 @virtual_test
+async def test_whoever_has_much_to_look_at_looks_less_often():
+    """Beside very many triggers that run, looking takes no part of the processor worth naming."""
+    looks: list[float] = []
+    now = asyncio.get_running_loop().time
+
+    async def slow(_: object) -> Any:
+        if not looks or now() > looks[-1] + 5:
+            looks.append(now())
+            await asyncio.sleep(0.5)
+        raise StoreAway("away")
+
+    watch = asyncio.ensure_future(UntakenTriggers(slow, lambda: 0).watch())
+    await asyncio.sleep(1_000)
+    watch.cancel()
+    assert len(looks) == 10
+
+
+@virtual_test
 async def test_it_goes_on_looking_when_the_store_was_away(caplog):
     """Others say that; and it may be away for long before a trigger is left."""
     asked: list[Any] = []

@@ -20,6 +20,11 @@ from layby.triggers.built_in import BUILT_IN
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 10.0
+"""Between two looks, at least."""
+RESTS: Final = 200
+"""So many times as long as a look took: beside tens of thousands that run it is a tenth of a
+second.
+"""
 PATIENCE_MS: Final = 10_000
 """A process that may run it may just be starting."""
 PAGE: Final = 20
@@ -41,9 +46,12 @@ class UntakenTriggers:
         self._told: set[tuple[str, str]] = set()
 
     async def watch(self) -> None:
+        now, took = asyncio.get_running_loop().time, 0.0
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(max(LOOK_S, RESTS * took))
+            began = now()
             await self.look()
+            took = now() - began
 
     async def look(self) -> None:
         with suppress(LaybyError):  # the store is away, which others tell
