@@ -7,7 +7,12 @@ from msgspec import Raw
 
 from layby.core import commands as c
 from layby.core.nesting import MAX_DEPTH
-from layby.core.validate import MAX_VALUE_CHARS, problems
+from layby.core.validate import (
+    MAX_RETRIED_ERROR_CHARS,
+    MAX_TOLD_BYTES,
+    MAX_WORDS_CHARS,
+    problems,
+)
 
 VERSION = {"id": "x", "version": 1}
 DELAY = c.TriggerSpec("Delay", Raw(b'{"ms":5}'))
@@ -85,9 +90,32 @@ def test_a_sub_status_that_no_column_can_hold(sub_status: str) -> None:
     assert "subStatus" in told
 
 
-def test_it_is_bounded() -> None:
-    told = problems(c.FinishTask(**VERSION, history=f'"{"x" * MAX_VALUE_CHARS}"'))
-    assert told == "characters of history: 4,194,306 are more than 4,194,304"
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_each_text_is_bounded_in_bytes(letter: str) -> None:
+    """Whoever names a task loads all that it keeps, and that is not weighed as its param is."""
+    most = (MAX_TOLD_BYTES - 2) // len(letter.encode())
+    for request in every(f'"{letter * most}"'):
+        assert problems(request) is None
+    for request in every(f'"{letter * (most + 1)}"'):
+        told = problems(request)
+        assert told is not None, request
+        assert "bytes, more than 65,536: tell less" in told
+
+
+def test_an_error_is_bounded_while_the_task_keeps_it() -> None:
+    """That of the last try is the value of its promise, and weighed as such."""
+    error = c.Value(data="x" * (MAX_RETRIED_ERROR_CHARS + 1))
+    assert problems(c.FailTask(**VERSION, error=error)) is None
+    told = problems(c.FailTask(**VERSION, error=error, retry_in=1))
+    assert told is not None
+    assert "error has 131,073 characters, more than 131,072" in told
+
+
+@pytest.mark.parametrize("what", ["by", "reason"])
+def test_who_halts_a_task_and_why_is_bounded(what: str) -> None:
+    text: Any = {what: "x" * (MAX_WORDS_CHARS + 1)}
+    told = problems(c.HaltTask(id="x", **text))
+    assert told == f"characters of {what}: 16,385 are more than 16,384"
 
 
 @pytest.mark.parametrize("what", ["by", "reason"])

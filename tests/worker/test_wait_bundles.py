@@ -446,3 +446,23 @@ def test_a_plain_def_has_bundles_too(tmp_path):
 
     found = asyncio.run(main())
     assert (found["got"], found["all"]) == ([0, 5], [None, None])
+
+
+@virtual_test
+async def test_a_bundle_whose_waits_have_long_names_is_told_as_far_as_it_fits():
+    """The store refuses a longer text; and how the wait ends does not depend on what is told."""
+    quote = '"'  # two characters in JSON
+    names = [f"{number:02}{quote * 1_000}" for number in range(20)]
+
+    async def body(context, handle):
+        context["got"] = await handle.all_of(*(waits.wait_for(each, 60) for each in names))
+
+    async def meanwhile(runner):
+        seen = await look(await runner.get("r"), "t")
+        assert seen.waiting_on is not None
+        assert seen.waiting_on.kind == "bundle"
+        assert 0 < len(seen.waiting_on.members) < len(names)
+        for name in names:
+            await runner.resolve(name, 1)
+
+    assert (await result_of(body, meanwhile))["got"] == [1] * 20

@@ -453,6 +453,28 @@ async def test_progress_is_visible_and_leaves_the_rest_alone():
         await run.cancel()
 
 
+@pytest.mark.parametrize("letter", ["x", "\x1b", "\U0001f600"])
+@virtual_test
+async def test_long_progress_is_cut_and_says_so(letter):
+    """The store takes no more, and would refuse the record of the wait that goes with it."""
+
+    @task
+    async def works(context, handle):
+        handle.progress(0.25, letter * 100_000)
+        await handle.sleep(5)
+        context["value"] = await handle.wait_for("p", timeout=5)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(works))
+        await asyncio.sleep(1)
+        seen = await look(run, "works")
+        assert seen.progress is not None
+        assert seen.progress.text == f"{letter * 8_000}... (92000 characters left out)"
+        assert seen.sub_status == "Deferred"
+        await runner.resolve("p", 1)
+        assert (await run.result())["value"] == 1
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.5])
 @virtual_test
 async def test_progress_refuses_what_is_no_fraction(fraction):

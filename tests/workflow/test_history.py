@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from layby.core.model import Task
 from layby.core.replies import Resumed, TriggerEvent
+from layby.core.validate import MAX_TOLD_BYTES
 from layby.workflow.history import (
     MAX_SPANS,
     MAX_TRIES,
@@ -22,6 +23,8 @@ from layby.workflow.history import (
 )
 
 NONE = History()
+LONG_ERROR = 4_000
+"""Characters, about as many as a worker keeps of a message."""
 
 
 def test_a_try_that_waits():
@@ -36,6 +39,39 @@ def test_a_try_that_waits():
     )
     assert history == History((Try(1, "first", spans, "Completed"),))
     assert read_history(history.to_text()) == history
+
+
+def failed_tries(error: str, spans: int = 2) -> History:
+    history = NONE
+    for number in range(1, MAX_TRIES + 1):
+        history = started(history, number, "retry", 10**12)
+        for _ in range(spans // 2):
+            history = resumed(parked(history, 10**12), 10**12)
+        history = ended(history, 10**12, "Failed", error)
+    return history
+
+
+def test_a_history_is_kept_whole_as_long_as_the_store_takes_it():
+    history = failed_tries("x" * 1_000, spans=MAX_SPANS)
+    assert read_history(history.to_text()) == history
+
+
+@pytest.mark.parametrize("letter", ["x", "\x1b", "\U0001f600"])
+def test_a_history_fits_whatever_the_errors_are(letter):
+    """The store refuses a longer one, and the report that it came with."""
+    history = failed_tries(letter * LONG_ERROR, spans=MAX_SPANS)
+    text = history.to_text()
+    assert len(text.encode()) <= MAX_TOLD_BYTES
+    kept = read_history(text)
+    assert kept.tries[-1].number == MAX_TRIES
+    assert kept.folded == MAX_TRIES - len(kept.tries)
+    assert kept.tries[-1].error == f"{letter * 400}... (3600 characters left out)"
+    assert read_history(kept.to_text()) == kept
+
+
+def test_errors_are_cut_before_tries_are_left_out():
+    kept = read_history(failed_tries("x" * LONG_ERROR).to_text())
+    assert [each.number for each in kept.tries] == [*range(1, MAX_TRIES + 1)]
 
 
 def test_a_try_left_open_was_lost():

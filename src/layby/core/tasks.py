@@ -381,7 +381,7 @@ class HaltTask(SteeringCommand, frozen=True):
 
     def problems(self) -> Problems:
         yield from super().problems()
-        yield from validate.words(by=self.by, reason=self.reason)
+        yield from validate.kept_words(by=self.by, reason=self.reason)
 
 
 @handles(HaltTask)

@@ -126,7 +126,9 @@ class FailTask(EndTry, frozen=True):
 
     def problems(self) -> Problems:
         yield from super().problems()
-        yield from validate.size(self.error, "error")
+        is_kept = self.retry_in is not None
+        most = validate.MAX_RETRIED_ERROR_CHARS if is_kept else validate.MAX_VALUE_CHARS
+        yield from validate.size(self.error, "error", most)
         yield from validate.history(self.history)
         if self.retry_in is not None and self.retry_in < 0:
             yield "retryIn must be non-negative"

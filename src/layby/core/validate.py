@@ -35,6 +35,14 @@ MAX_CODE_CHARS = 100
 MAX_ID_BYTES = 1024
 """Two of them fit into one index key of either database."""
 MAX_VALUE_CHARS = 4 * 2**20
+MAX_TOLD_BYTES = 2**16
+"""Of each text that a task keeps of what its worker has said. Whoever reads a task loads all of
+them, and nobody weighs them.
+"""
+MAX_RETRIED_ERROR_CHARS = 2**17
+"""Of an error that a task keeps until it is tried again, for the same reason."""
+MAX_WORDS_CHARS = 2**14
+"""Of who stopped a task or moved its deadline, and why: the task keeps that, too."""
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
 MAX_SETTLEMENT_ID_CHARS = 36
 """A UUID as text."""
@@ -171,6 +179,13 @@ def words(**told: str) -> Problems:
             yield f"{what} must be valid Unicode"
 
 
+def kept_words(**told: str) -> Problems:
+    """The same, where a task keeps them."""
+    yield from words(**told)
+    for what, text in told.items():
+        yield from count(len(text), MAX_WORDS_CHARS, f"characters of {what}")
+
+
 class _ToldTry(Struct):
     number: Int64
 
@@ -213,10 +228,11 @@ def history(text: str | None) -> Problems:
 
 
 def _told(text: str, what: str, decoder: "msgspec.json.Decoder[Any]", part: str = "") -> Problems:
-    yield from count(len(text), MAX_VALUE_CHARS, f"characters of {what}")
     try:
         encoded = text.encode()
-        if is_too_deep(encoded):
+        if len(encoded) > MAX_TOLD_BYTES:
+            yield f"{what} has {len(encoded):,} bytes, more than {MAX_TOLD_BYTES:,}: tell less"
+        elif is_too_deep(encoded):
             yield f"{what} {TOO_DEEP}"
         else:
             decoder.decode(encoded)

@@ -17,7 +17,7 @@ from layby.core import values
 from layby.core.commands import Value
 from layby.core.nesting import is_too_deep
 from layby.errors import ContextError, ProcessFailed, TaskTimeout
-from layby.wire.stack_text import stack_text
+from layby.wire.stack_text import ROOM_FOR_CUT, bounded, stack_text
 
 MAX_MESSAGE_CHARS: Final = 4_000
 STACK: Final = "stack"
@@ -135,7 +135,8 @@ def error_text(error: BaseException) -> str:
 def describe(error: BaseException) -> ErrorText:
     """The error as text that can always be stored; one from a child process as it was there."""
     if isinstance(error, ProcessFailed) and error.type:
-        return ErrorText(error.type, error.message, {STACK: error.traceback})
+        message = shortened(error.message, MAX_MESSAGE_CHARS + ROOM_FOR_CUT)
+        return ErrorText(error.type, message, {STACK: bounded(error.traceback)})
     name, message = _clean(type(error).__name__), _clean(_message_of(error))
     told = error.traceback if isinstance(error, TaskTimeout) else ""
     return ErrorText(name, message, {STACK: _clean(told or stack_text(error))})
@@ -178,8 +179,13 @@ def _message_of(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide that there was an error
         return "(its message cannot be shown)"
-    cut = len(message) - MAX_MESSAGE_CHARS
-    return f"{message[:-cut]}... ({cut} characters left out)" if cut > 0 else message
+    return shortened(message, MAX_MESSAGE_CHARS)
+
+
+def shortened(text: str, most: int) -> str:
+    """Its first characters, and how many more there were."""
+    cut = len(text) - most
+    return f"{text[:-cut]}... ({cut} characters left out)" if cut > 0 else text
 
 
 def _clean(text: str) -> str:

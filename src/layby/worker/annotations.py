@@ -7,7 +7,7 @@ again with the next one; a wait that ends carries its record along.
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import AnnotateData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import StoreError, WireError
+from layby.wire.json_values import shortened
 from layby.worker import tell
 from layby.worker.replay import Recalled, Record, encoded
 from layby.worker.thread_call import on_loop
@@ -26,6 +27,10 @@ from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
 if TYPE_CHECKING:
     from layby.worker.attempt import Attempt, AttemptHost
+
+
+MAX_PROGRESS_CHARS: Final = 8_000
+"""Whatever they are, the store takes them: each has six bytes in JSON at most."""
 
 
 class PollState(Protocol):
@@ -133,6 +138,7 @@ class Annotations:
         self._attempt.checked(await self._attempt.send(self._annotation(None, None)))
 
     def progress(self, fraction: float | None, text: str) -> None:
+        text = shortened(str(text), MAX_PROGRESS_CHARS)
         progress = {"fraction": fraction, "text": text, "at": self._attempt.now()}
         self._progress = msgspec.json.encode(progress).decode()
         on_loop(self._annotate)  # a plain condition may call this in its thread

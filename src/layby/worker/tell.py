@@ -1,12 +1,20 @@
 """What a worker tells of a wait: written with `Deferred`, shown wherever people look."""
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from layby.core.ids import life_root_of, root_of
 from layby.core.model import NEVER, Millis
 from layby.core.promises import RUN_PREFIX
+from layby.core.validate import MAX_TOLD_BYTES
 from layby.core.waits import WaitingOn
+from layby.wire.json_values import shortened
 
+SURELY_SHORT: Final = MAX_TOLD_BYTES // 4
+"""So many characters fit, whatever they are."""
+MAX_SENTENCE_CHARS: Final = 1_000
+"""Where all sentences do not fit."""
 FOR_A_SLOT = WaitingOn("slot", "ready to go on, waiting for a slot")
 TO_LET_OTHERS_GO = WaitingOn("slot", "lets others go first, waiting for a slot")
 
@@ -31,8 +39,22 @@ def with_aside(wait: WaitingOn, aside: str) -> WaitingOn:
 
 
 def told(wait: WaitingOn) -> str:
-    """As it is stored."""
-    return spoken(wait).to_text()
+    """As it is stored: of a bundle that is too long for that, without some of its waits."""
+    wait = spoken(wait)
+    if not _is_too_long(text := wait.to_text()):
+        return text
+    wait = replace(_shortened(wait), members=tuple(map(_shortened, wait.members)))
+    while _is_too_long(text := wait.to_text()) and wait.members:
+        wait = replace(wait, members=wait.members[:-1], also_awaited=wait.also_awaited[:-1])
+    return text
+
+
+def _is_too_long(text: str) -> bool:
+    return len(text) > SURELY_SHORT and len(text.encode()) > MAX_TOLD_BYTES
+
+
+def _shortened(wait: WaitingOn) -> WaitingOn:
+    return replace(wait, sentence=shortened(wait.sentence, MAX_SENTENCE_CHARS))
 
 
 def spoken(wait: WaitingOn) -> WaitingOn:

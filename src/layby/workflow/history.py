@@ -12,11 +12,16 @@ from msgspec.structs import replace
 
 from layby.core.model import Millis, Task
 from layby.core.replies import Resumed
+from layby.core.validate import MAX_TOLD_BYTES
+from layby.wire.json_values import shortened
+from layby.wire.stack_text import ROOM_FOR_CUT
 
 MAX_TRIES: Final = 20
 MAX_SPANS: Final = 50
 MAX_WHO_CHARS: Final = 200
 """Of who resumed a try and why; the promise that resumed it has all of it."""
+SHORT_ERROR_CHARS: Final = 400
+"""Of each error, where all of them do not fit."""
 
 SpanKind = Literal["queued", "running", "parked"]
 Why = Literal["first", "retry", "resumed", "recovered", "continued", "other code"]
@@ -70,7 +75,14 @@ class History(Struct, frozen=True, gc=False, omit_defaults=True):
         return self.tries[-1] if self.tries else None
 
     def to_text(self) -> str:
-        return msgspec.json.encode(self).decode()
+        """As it is stored. One that is too long for that has its errors cut first, and then
+        fewer tries.
+        """
+        if len(text := _encode(self)) > MAX_TOLD_BYTES:
+            short = replace(self, tries=tuple(map(_with_short_error, self.tries)))
+            while len(text := _encode(short)) > MAX_TOLD_BYTES and len(short.tries) > 1:
+                short = History(short.tries[1:], short.folded + 1)
+        return text.decode()
 
 
 class TaskHistory:
@@ -134,6 +146,13 @@ class ClaimHistory(TaskHistory):
         self.ended(now, "Failed", error, retry_at)
 
 
+def _with_short_error(each: Try) -> Try:
+    if each.error is None or len(each.error) <= SHORT_ERROR_CHARS + ROOM_FOR_CUT:
+        return each
+    return replace(each, error=shortened(each.error, SHORT_ERROR_CHARS))
+
+
+_encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(History)
 _WHY: Final[dict[str | None, Why]] = {
     "Failed": "retry",
