@@ -140,7 +140,7 @@ def ids_in(footprint: Footprint) -> set[str]:
     pairs = footprint.pairs | footprint.born_into | footprint.starts
     by_id = footprint.ids | footprint.branches_of | footprint.branches | footprint.schedules
     by_id |= footprint.lean | footprint.also | footprint.beside | footprint.exits
-    by_id |= footprint.valueless
+    by_id |= footprint.valueless | footprint.maybe_new
     by_id |= footprint.told.keys() | {task_id for task_id, _ in footprint.leasing}
     return by_id | footprint.runs_of | {each for pair in pairs for each in pair}
 
@@ -170,8 +170,8 @@ def test_a_footprint_says_which_ids_it_holds() -> None:
     no_ids |= {"oldest"}
     no_ids |= {"root_params", "leaving", "since", "until", "node_ids", "look"}
     no_ids |= {"also_pids", "locks", "may_wait", "claims"}
-    no_ids |= {"limits", "also_limits", "defines"}
+    no_ids |= {"limits", "also_limits", "defines", "compared"}
     looked_at = {"ids", "lean", "pairs", "branches_of", "branches", "born_into", "schedules"}
     looked_at |= {"runs_of", "starts", "also", "beside", "exits", "leasing", "told"}
-    looked_at |= {"valueless"}
+    looked_at |= {"valueless", "maybe_new"}
     assert set(Footprint.__struct_fields__) == no_ids | looked_at

@@ -24,6 +24,10 @@ class Footprint(Struct):
     """
     valueless: set[str] = field(default_factory=set)
     """Others like these, whose values no step reads: there may be many, and they may be large."""
+    compared: set[str] = field(default_factory=set)
+    """What the params of those are compared with: one that is none of these is read as empty."""
+    maybe_new: set[str] = field(default_factory=set)
+    """Promises that a step creates if they are absent: of those that exist nothing else is read."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """Waits (awaited, awaiter) a step may add: it must see one that already exists."""
     branches_of: set[str] = field(default_factory=set)

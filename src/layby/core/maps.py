@@ -71,9 +71,11 @@ class AddItems(FencedCommand, frozen=True):
         into.limits.update(self.all_limits)
         into.defines = into.defines or self.limit is not None
         for index in self.indexes:
-            into.ids.add(item_id(self.join_id, index))
+            into.maybe_new.add(item_id(self.join_id, index))
             into.pairs.add((item_id(self.join_id, index), self.join_id))
             into.valueless.update(item_id(each, index) for each in self._earlier_joins)
+        if into.valueless:
+            into.compared.update(map(birth.encoded, self.items))
 
     @property
     def _earlier_joins(self) -> frozenset[str]:

@@ -19,9 +19,11 @@ another process, so nobody waits in a circle; the hop, the queue and the lanes t
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
@@ -31,6 +33,7 @@ from layby.core.queue import Queue, Ready, TakeKey, entry_of
 from layby.core.rows import Rows
 from layby.core.schedule_row import Schedule
 from layby.store.api import StoreConflict
+from layby.store.page_bounds import size_of
 from layby.store.postgres_dialect import PostgresDialect
 from layby.store.postgres_session import PostgresSession
 from layby.store.session import TEXTS, Reading, packed
@@ -57,6 +60,25 @@ _BRANCHES: Final = """
 """Until the end of the transaction. The first number stands for these locks among all of ours."""
 
 
+def _compared_by(compared: Collection[str], valueless: Collection[str]) -> tuple[str, ...]:
+    """What a statement with `partly_valueless` needs."""
+    ids, lengths = packed(sorted(valueless)), packed(sorted({size_of(each) for each in compared}))
+    return (ids, lengths, ids)
+
+
+def _compared(
+    pairs: list[Pair], compared: Collection[str], valueless: Collection[str]
+) -> list[Pair]:
+    """With the params of which the database has told the digests, as far as they are the same."""
+    by_digest = {sha256(each.encode()).hexdigest(): each for each in compared}
+    return [
+        (replace(promise, param=by_digest.get(promise.param, "")), task)
+        if promise.id in valueless
+        else (promise, task)
+        for promise, task in pairs
+    ]
+
+
 class LockedRows:
     """What the transaction under way has locked."""
 
@@ -65,6 +87,9 @@ class LockedRows:
         self._sql = sql
         self._existing = f"SELECT id FROM promises WHERE {dialect.among('id')}"
         kinds = ("node", "prior", "root")
+        self._partly_valueless = dialect.all_of(
+            dialect.partly_valueless(sql.pair), f"promises WHERE {dialect.among('id')}"
+        )
         self._oldest = {kind: dialect.oldest_ready(kind, sql.pair) for kind in kinds}
         self.begin()
 
@@ -100,14 +125,14 @@ class LockedRows:
 
         If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
         `lists` are those that `ids` were taken from; `branches` are added to. Of what is
-        `valueless` among `beside` the values are not read.
+        `valueless` among `beside` the values are not read, and params are only compared.
         """
         also = footprint.also.union(beside)
         may_wait = footprint.may_wait or bool(footprint.also)
         every, own = packed(sorted({*ids, *also})), packed(sorted(ids))
-        text = self._sql.partly_valueless_pairs if valueless else self._sql.pairs
+        text = self._partly_valueless if valueless else self._sql.pairs
         lock = f"{text} ORDER BY id {WAITING if may_wait else FREE}"
-        without = (packed(sorted(valueless)),) if valueless else ()
+        without = _compared_by(footprint.compared, valueless) if valueless else ()
         first: list[Reading] = [(_BRANCHES, TEXTS, (packed(sorted(branches)),))] if branches else []
         readings: list[Reading] = [
             *first,
@@ -129,6 +154,8 @@ class LockedRows:
         if not self._ids.issuperset({*existing}.intersection(beside)):
             raise StoreConflict("a row that decides was locked", ids=beside)
         free = [wait for wait in waits if wait.awaited in self._ids]
+        if valueless:
+            pairs = _compared(pairs, footprint.compared, valueless)
         return pairs, free, listeners, self._session.stamped(stamp)
 
     def hop(self, awaiters: Collection[str], also: Collection[str]) -> list[Pair]:

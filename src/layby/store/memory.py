@@ -12,6 +12,7 @@ from msgspec.structs import astuple, replace
 
 from layby.core import endings
 from layby.core.address import inbox_of
+from layby.core.birth import is_absent
 from layby.core.changes import Changes
 from layby.core.codes import fits, read_refusals
 from layby.core.due import due, due_last, next_pruning
@@ -20,6 +21,7 @@ from layby.core.footprint import Footprint
 from layby.core.lane import Lane
 from layby.core.limit import PRIVATE, Limit, is_meant
 from layby.core.model import (
+    EMPTY,
     FAR,
     HeldKey,
     Holder,
@@ -44,7 +46,7 @@ from layby.core.ticks import Tick
 from layby.core.waits import is_parked
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.memory_reads import MemoryReads
-from layby.store.page_bounds import LIGHT, light_enough
+from layby.store.page_bounds import LIGHT, light_enough, only_compared
 from layby.store.unshared import Unshared
 
 K = TypeVar("K")
@@ -95,12 +97,13 @@ class MemoryStore(Unshared):
             rows.notices[pid] = self._notices(pid)
         rows.schedules = {key: self.state.schedules.get(key) for key in footprint.schedules}
         ids |= footprint.started_by(rows.schedules)
+        ids |= {key for key in footprint.maybe_new if is_absent(self.state.promises.get(key))}
         self._load_promises(rows, ids)
         self._load_queued(rows)
         for schedule_id in footprint.runs_of:
             rows.open_runs[schedule_id] = self._open_runs(schedule_id)
             self._load_pairs(rows, rows.open_runs[schedule_id])
-        self._load_pairs(rows, footprint.beside | footprint.valueless)
+        self._load_pairs(rows, footprint.beside)
         self._load_triggers(rows, footprint)
         self._load_holders(rows, rows.pids_to_tell(footprint))
         self._load_limits(rows, footprint, rows.unknown_limits(footprint))
@@ -110,9 +113,22 @@ class MemoryStore(Unshared):
             for pair in footprint.pairs | rows.standing_pairs(footprint)
             if pair in self.state.waits
         }
+        self._load_lean(rows, footprint)
         if footprint.look is not None or footprint.lean:
             self._load_prunable(rows, footprint, now)
         return rows
+
+    def _load_lean(self, rows: Rows, footprint: Footprint) -> None:
+        """What no other part of the footprint needs whole."""
+        valueless = footprint.valueless - rows.known
+        self._load_pairs(rows, valueless)
+        there = footprint.maybe_new - rows.known
+        self._load_pairs(rows, there)
+        compared = {each: each for each in footprint.compared}
+        for key in valueless & rows.promises.keys():
+            rows.promises[key] = only_compared(rows.promises[key], compared)
+        for key in there & rows.promises.keys():
+            rows.promises[key] = replace(rows.promises[key], param=EMPTY, value=EMPTY)
 
     def weigh(self, ids: Sequence[str]) -> dict[str, int]:
         stored = filter(None, map(self.state.promises.get, ids))

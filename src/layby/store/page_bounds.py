@@ -155,5 +155,12 @@ def lean(row: Pair) -> Pair:
     return replace(promise, param=EMPTY, value=EMPTY), task
 
 
+def only_compared(promise: Promise, compared: Mapping[str, str]) -> Promise:
+    """Without its value; with its param if that is one of these, and else with none at all. Each of
+    these is the same as itself: so there is one copy of it, however many promises have it.
+    """
+    return replace(promise, param=compared.get(promise.param, ""), value=EMPTY)
+
+
 def id_of(row: Pair) -> str:
     return row[0].id

@@ -175,6 +175,7 @@ class PostgresStore(SqlStore):
         if footprint.schedules:
             self._lock_schedules(rows, footprint)
             ids |= footprint.started_by(rows.schedules)
+        ids |= self._absent(footprint.maybe_new)
         rows.open_runs = {each: self._open_runs(each) for each in footprint.runs_of}
         self._lock_promises(rows, ids, footprint, now, lists)
         if footprint.takes:
@@ -189,7 +190,16 @@ class PostgresStore(SqlStore):
             self._load_pairs(rows, roots)
         if pairs := rows.standing_pairs(footprint):
             self._load_standing(rows, pairs)
+        if unread := rows.valueless & self._may_be_handed_out(rows):
+            self._load_pairs(rows, unread)
+        self._load_created(rows, footprint)
         return rows
+
+    def _may_be_handed_out(self, rows: Rows) -> set[str]:
+        """In this batch: those that stand in a queue, are let in under a limit, or are resumed."""
+        lanes = (lane for by_name in rows.lanes.values() for lane in by_name.values())
+        let_in = {task_id for lane in lanes for _, task_id in lane.entries}
+        return rows.queued_ids() | let_in | awaiters_in(rows)
 
     def _lock_schedules(self, rows: Rows, footprint: Footprint) -> None:
         found = self._locked.schedules(footprint.schedules, may_wait=footprint.may_wait)

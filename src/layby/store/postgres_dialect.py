@@ -6,6 +6,7 @@ Measured: rows are written quickest as one JSON parameter of objects, and read q
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from layby.core.model import EMPTY
 from layby.store.dialect import (
     DIFFERENT_REFUSALS,
     HAS_PRIOR,
@@ -145,6 +146,18 @@ class PostgresDialect:
 
     def pair(self, promise: str, task: str) -> str:
         return f"{promise}, {task}"
+
+    def partly_valueless(self, pair: str) -> str:
+        """The pair of a row; of some, without the value, and with a digest in place of the param if
+        that has one of some lengths. Nothing is sent of what may have any size.
+        """
+        some = self.is_among("promises.id")
+        param, value = f"promises.{quoted('param')}", f"promises.{quoted('value')}"
+        lengths = "SELECT CAST(value AS integer) FROM json_array_elements_text(CAST(? AS json))"
+        digest = f"encode(sha256(convert_to({param}, 'UTF8')), 'hex')"
+        compared = f"CASE WHEN octet_length({param}) IN ({lengths}) THEN {digest} ELSE '' END"
+        pair = pair.replace(param, f"CASE WHEN {some} THEN {compared} ELSE {param} END")
+        return pair.replace(value, f"CASE WHEN {some} THEN '{EMPTY}' ELSE {value} END")
 
     def cells(self, *cells: str) -> str:
         return ", ".join(cells)

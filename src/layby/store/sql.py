@@ -1,6 +1,6 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -37,7 +37,17 @@ from layby.core.ticks import Tick
 from layby.store import indexed_tags
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
-from layby.store.page_bounds import PARAMS, WHOLE, Pair, Shown, Weigh, light_enough
+from layby.store.page_bounds import (
+    CHUNK,
+    PARAMS,
+    WHOLE,
+    Pair,
+    Shown,
+    Weigh,
+    filled,
+    light_enough,
+    only_compared,
+)
 from layby.store.ready_queue import ReadyQueue
 from layby.store.session import InLane, Reading, packed
 from layby.store.sql_reads import SqlReads
@@ -117,6 +127,7 @@ class SqlStore(Unshared, SqlReads):
         if footprint.schedules:
             self._load_schedules(rows, footprint)
             ids |= footprint.started_by(rows.schedules)
+        ids |= self._absent(footprint.maybe_new)
         if ids:
             self._load_promises(rows, ids)
         for schedule_id in footprint.runs_of:
@@ -135,7 +146,8 @@ class SqlStore(Unshared, SqlReads):
         if pairs := rows.standing_pairs(footprint):
             self._load_standing(rows, pairs)
         if valueless := footprint.valueless - rows.known:
-            self._load_valueless(rows, valueless)
+            self._load_valueless(rows, valueless, footprint.compared)
+        self._load_created(rows, footprint)
         if footprint.look is not None or footprint.lean:
             self._load_prunable(rows, footprint, now)
         return rows
@@ -235,11 +247,34 @@ class SqlStore(Unshared, SqlReads):
         rows.valueless -= ids
         add_pairs(rows, self._pairs_of(ids))
 
-    def _load_valueless(self, rows: Rows, ids: set[str]) -> None:
-        """Nearly last, like what is pruned, and for the same reason."""
+    def _load_valueless(self, rows: Rows, ids: set[str], compared: Collection[str]) -> None:
+        """Nearly last, like what is pruned, and for the same reason; a few at a time."""
         rows.known |= ids
-        pairs = self._one(self._sql.valueless_pairs, _pairs, packed(sorted(ids)))
-        add_pairs(rows, self._with_large_texts(pairs, PARAMS))
+        left, same = sorted(ids), {each: each for each in compared}
+        while left:
+            some, left = left[:CHUNK], left[CHUNK:]
+            pairs = self._one(self._sql.valueless_pairs, _pairs, packed(some))
+            heavy = [pair for pair in pairs if not pair[0].param]
+            add_pairs(rows, _only_compared(pairs, same))
+            for pair in filled(self._fill, self._as_long_as(compared, heavy), PARAMS):
+                add_pairs(rows, _only_compared([pair], same))
+
+    def _as_long_as(self, compared: Collection[str], heavy: list[Pair]) -> list[Pair]:
+        """Those whose params may be among these."""
+        del compared
+        return heavy
+
+    def _absent(self, ids: set[str]) -> set[str]:
+        """Those that a step may create."""
+        if not ids:
+            return ids
+        return ids.difference(self._one(self._sql.created, _texts, packed(sorted(ids))))
+
+    def _load_created(self, rows: Rows, footprint: Footprint) -> None:
+        """That they exist is all that is read of them: what others need is loaded by now."""
+        if there := footprint.maybe_new - rows.known:
+            rows.known |= there
+            add_pairs(rows, self._one(self._sql.bare_pairs, _pairs, packed(sorted(there))))
 
     def _pairs_of(self, ids: Collection[str]) -> list[Pair]:
         return self._with_large_texts(self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
@@ -548,6 +583,10 @@ def _whole(changes: Changes, ids: Iterable[str]) -> list[tuple[Any, ...]]:
 def _gone(rows: Mapping[K, object]) -> list[K]:
     """Keys of what is to be deleted."""
     return [key for key, row in rows.items() if row is None]
+
+
+def _only_compared(pairs: Iterable[Pair], compared: Mapping[str, str]) -> Iterator[Pair]:
+    return ((only_compared(promise, compared), task) for promise, task in pairs)
 
 
 def add_pairs(rows: Rows, pairs: Iterable[Pair]) -> None:

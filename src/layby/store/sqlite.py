@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Lock
@@ -20,6 +20,8 @@ from layby.store.failures import explained, is_full
 from layby.store.migrate import Schema, migrate, refuse_outdated, refuse_strangers, schema_of
 from layby.store.own_file import OwnFile
 from layby.store.ownership import Ownership, refuse_other_name
+from layby.store.page_bounds import Pair, id_of, size_of
+from layby.store.session import packed
 from layby.store.shrinking import compact, excess_pages, prepare_shrinking, shrink
 from layby.store.sql import SqlStore
 from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
@@ -27,6 +29,11 @@ from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
 Durability = Literal["full", "normal"]
 OLDEST_SQLITE: Final = (3, 38, 0)
 _DIALECT: Final = SqliteDialect()
+
+
+_ROW_NUMBERS: Final = """
+    SELECT id, rowid FROM promises WHERE id IN (SELECT value FROM json_each(:ids))
+"""
 
 
 class SqliteStore(SqlStore):
@@ -59,6 +66,18 @@ class SqliteStore(SqlStore):
             self._checkpoints = Checkpoints(self._connect_beside, self._own_file.is_copied)
             undo.pop_all()
         self._is_open = True
+
+    def _as_long_as(self, compared: Collection[str], heavy: list[Pair]) -> list[Pair]:
+        """How long a text is stands at its beginning: none is read for that."""
+        lengths = {size_of(each) for each in compared}
+        rows = dict(
+            self._session.rows(_ROW_NUMBERS, {"ids": packed([id_of(each) for each in heavy])})
+        )
+        return [each for each in heavy if self._param_length(rows[id_of(each)]) in lengths]
+
+    def _param_length(self, row: int) -> int:
+        with self._connection.blobopen("promises", "param", row, readonly=True) as param:
+            return len(param)
 
     @contextmanager
     def _within(self) -> Generator[None]:

@@ -88,8 +88,8 @@ class Statements:
         self.valueless_pairs = self._all(
             self._without_large_texts(valueless), f"promises WHERE {among('id')}"
         )
-        self.partly_valueless_pairs = self._all(
-            valueless_if(self.dialect.is_among("id"), self.pair), f"promises WHERE {among('id')}"
+        self.created = self._all(
+            "id", f"promises WHERE {among('id')} AND (placeholder = 0 OR settled_at IS NOT NULL)"
         )
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)
@@ -387,12 +387,6 @@ def without(packed: str, table: str, **instead: str) -> str:
     for column, constant in instead.items():
         packed = packed.replace(f"{table}.{quoted(column)}", f"'{constant}'")
     return packed
-
-
-def valueless_if(condition: str, pair: str) -> str:
-    """The same expression, without the values of rows of which this holds."""
-    value = f"promises.{quoted('value')}"
-    return pair.replace(value, f"CASE WHEN {condition} THEN '{EMPTY}' ELSE {value} END")
 
 
 def _without_texts_of_tasks(pair: str) -> str:
