@@ -682,7 +682,8 @@ def test_a_tree_may_have_any_name(kept: World, root: str) -> None:
     prune(kept, completed=0, foreign=True)
     for number in range(40):
         kept.ok(r.promise(f"{root}.!{number}"))
-    for each in list(due_last(kept.store, kept.now, Settings())):
+    overdue: Any = kept.store
+    for each in list(due_last(overdue, kept.now, Settings())):
         assert kept.send(each).is_ok
     pruning = kept.dump().pruning
     assert pruning[AUTOMATIC] == before
