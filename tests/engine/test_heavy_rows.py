@@ -169,6 +169,17 @@ def test_occurrences_with_heavy_params_come_in_several_transactions(world):
     assert {world.state(f"{name}.a") for name in names()} == {"pending"}
 
 
+def test_missed_occurrences_with_heavy_params_come_in_several_transactions(world):
+    """Of one schedule, after a long pause."""
+    given = {"promise_timeout": 10**9, "promise_param": HEAVY}
+    given["promise_tags"] = {"resonate:target": OTHER}
+    world.do(CreateSchedule(id="s", cron="* * * * *", promise_id="{{.timestamp}}.a", **given))
+    world.pass_time(MANY * 60_000)
+    assert max(world.written) <= TOGETHER
+    times = [60_000 * number for number in range(1, MANY + 1)]
+    assert {world.state(f"{time}.a") for time in times} == {"pending"}
+
+
 def test_heavy_roots_are_handed_out_in_several_takes(world):
     """A worker gets them whatever room it has."""
     for name in names():
