@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import NEVER
+from layby.core.overlaps import PLACES
 from layby.core.replies import RowPage
 from layby.core.schedule_row import Schedule
-from layby.core.schedules import FireSchedule, due, occurrences
+from layby.core.schedules import MADE_CHARS, FireSchedule, due, occurrences
 from layby.core.settings import NoInstant
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
@@ -40,7 +41,8 @@ def every_minute(**changed: Any) -> c.CreateRunSchedule:
 
 def schedule(**changed: Any) -> Schedule:
     given = {"next_run_at": MINUTE, "flow": "root", "nodes": '[{"id":"a","name":"f"}]'} | changed
-    return Schedule("s", "* * * * *", "run/{{.id}}-{{.timestamp}}", 1, "{}", "{}", 0, **given)
+    param = given.pop("promise_param", "{}")
+    return Schedule("s", "* * * * *", "run/{{.id}}-{{.timestamp}}", 1, param, "{}", 0, **given)
 
 
 def roots(world: World) -> list[str]:
@@ -219,6 +221,20 @@ def test_missed_runs_come_in_portions_of_so_many_rows(
     nodes = "[" + ",".join(f'{{"id":"n{at}","name":"f"}}' for at in range(count)) + "]"
     ticks = due([schedule(nodes=nodes)], 10_000 * MINUTE, _each_minute, limit)
     assert [len(tick.occurrences) for tick in ticks] == portions
+
+
+@pytest.mark.parametrize("sort", [{"flow": None}, {}])
+def test_missed_occurrences_come_in_portions_of_so_many_bytes(sort: dict[str, Any]) -> None:
+    """Each of them is written with the param of its schedule. All schedules share one portion."""
+    heavy = schedule(promise_param="x" * (MADE_CHARS // 4), **sort)
+    ticks = list(due([heavy] * 9, 10_000 * MINUTE, _each_minute, 500))
+    assert [len(tick.occurrences) for tick in ticks] == [4]
+
+
+def test_the_last_place_of_a_large_run_is_given_away_once() -> None:
+    heavy = schedule(promise_param="x" * 2 * MADE_CHARS, overlap="queue_one")
+    (tick,) = due([heavy], 10_000 * MINUTE, _each_minute, 500)
+    assert len(tick.occurrences) == PLACES["queue_one"]
 
 
 def test_many_schedules_share_one_portion() -> None:

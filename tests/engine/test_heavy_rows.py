@@ -8,11 +8,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from layby.core.commands import Command, CreateSchedule, CreateTask, GetPromise, Value
+from layby.core.commands import (
+    Command,
+    CreateSchedule,
+    CreateTask,
+    GetPromise,
+    Node,
+    SetLimit,
+    StartRun,
+    Value,
+)
 from layby.core.replies import Claim, ClaimData, PromiseData, Reply, TakeData
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
+from layby.engine.items import Answer, Item
 from layby.engine.observer import Commit
 from layby.store.api import Store
 from layby.store.memory import MemoryStore
@@ -38,6 +48,8 @@ TOGETHER = 2
 """So many of them bring a transaction to its bound."""
 MOST = max(TOGETHER, UNWEIGHED)
 MANY = 3 * MOST
+SPINS = 500
+"""No test needs so many transactions."""
 
 
 class World:
@@ -52,16 +64,28 @@ class World:
     def committed(self, commit: Commit) -> None:
         changes = commit.changes
         self.written.append(len(changes.promises.keys() | changes.tasks.keys()))
+        if len(self.written) > SPINS:
+            pytest.fail("it looks again and again")
 
     def do(self, command: Command) -> Reply:
         reply = self._engine.call(command)
         assert reply.is_ok, reply
         return reply
 
-    def taken(self, free: int) -> Sequence[Claim]:
+    def take(self, free: int) -> TakeData:
         data = self.do(take(free)).data
         assert isinstance(data, TakeData)
-        return data.claims
+        return data
+
+    def taken(self, free: int) -> Sequence[Claim]:
+        return self.take(free).claims
+
+    def send(self, command: Command) -> list[Reply]:
+        """Where its answer will be when there is one."""
+        replies = list[Reply]()
+        self._engine.submit([Item(command, _append, replies)])
+        self._engine.pump()
+        return replies
 
     def state(self, promise_id: str) -> str:
         data = self.do(GetPromise(id=promise_id)).data
@@ -75,6 +99,11 @@ class World:
 
     def stop(self) -> None:
         self._engine.stop()
+
+
+def _append(answers: Sequence[tuple[Item, Answer]]) -> None:
+    for item, each in answers:
+        item.token.append(each)
 
 
 def opened(backend: str, folder: Path) -> Store:
@@ -169,6 +198,17 @@ def test_occurrences_with_heavy_params_come_in_several_transactions(world):
     assert {world.state(f"{name}.a") for name in names()} == {"pending"}
 
 
+def test_missed_occurrences_with_heavy_params_come_in_several_transactions(world):
+    """Of one schedule, after a long pause."""
+    given = {"promise_timeout": 10**9, "promise_param": HEAVY}
+    given["promise_tags"] = {"resonate:target": OTHER}
+    world.do(CreateSchedule(id="s", cron="* * * * *", promise_id="{{.timestamp}}.a", **given))
+    world.pass_time(MANY * 60_000)
+    assert max(world.written) <= TOGETHER
+    times = [60_000 * number for number in range(1, MANY + 1)]
+    assert {world.state(f"{time}.a") for time in times} == {"pending"}
+
+
 def test_heavy_roots_are_handed_out_in_several_takes(world):
     """A worker gets them whatever room it has."""
     for name in names():
@@ -181,3 +221,55 @@ def test_heavy_roots_are_handed_out_in_several_takes(world):
     found = list(iter(lambda: [claim.task.id for claim in world.taken(free=0)], []))
     assert max(map(len, found)) <= MOST
     assert sorted(root for part in found for root in part) == [f"run/{name}" for name in names()]
+
+
+def heavy_nodes(count: int, priority: int = 0) -> StartRun:
+    nodes = tuple(
+        Node(id=f"{at:02}", name="f", param=HEAVY, priority=priority + at % 2 * priority)
+        for at in range(count)
+    )
+    return StartRun(id=f"run/{priority}", name="root", group="g", nodes=nodes)
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_heavy_nodes_are_handed_out_in_several_takes_in_their_order(world):
+    """However many slots a worker has free. It hears that there may be more."""
+    world.do(heavy_nodes(MANY))
+    first = world.take(MANY)
+    assert first.again
+    found = [first.claims, *iter(lambda: world.taken(free=MANY), [])]
+    assert max(map(len, found)) <= MOST
+    ids = [f"run/0:{at:02}" for at in range(MANY)]
+    assert [claim.task.id for part in found for claim in part] == ids
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_of_heavy_nodes_those_with_priority_come_first_and_none_is_left_out(world):
+    for priority in (0, 5, -5):
+        world.do(heavy_nodes(MANY, priority))
+    found = list(iter(lambda: world.taken(free=100), []))
+    priorities = [claim.task.priority for part in found for claim in part]
+    assert max(map(len, found)) <= MOST
+    assert len(priorities) == 3 * MANY
+    assert priorities == sorted(priorities, reverse=True)
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_what_one_take_leaves_is_offered_to_the_others_that_wait(world):
+    """At once: no time passes."""
+    answers = [world.send(take(MANY, pid=f"w{at}", wait_ms=10_000)) for at in range(MANY)]
+    world.do(heavy_nodes(MANY))
+    found = [reply.data.claims for each in answers for reply in each]
+    assert max(map(len, found)) <= MOST
+    ids = [f"run/0:{at:02}" for at in range(MANY)]
+    assert sorted(claim.task.id for part in found for claim in part) == ids
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize("param", [Value(), HEAVY])
+def test_a_take_that_leaves_all_it_sees_waits(world, param):
+    """It has no slot free, and nothing that has limits is handed out ahead."""
+    world.do(SetLimit(name="l", concurrency=100))
+    nodes = (Node(id=f"{at:02}", name="f", limits=("l",), param=param) for at in range(MANY))
+    world.do(StartRun(id="run/a", name="root", group="g", nodes=tuple(nodes)))
+    assert world.send(replace(take(0, wait_ms=10_000), ahead=5)) == []

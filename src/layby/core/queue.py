@@ -101,6 +101,11 @@ class Queue:
     def replace(self, entries: Iterable[Entry], end: Entry | None) -> None:
         self.entries, self.end = sorted(entries), end
 
+    def shorten(self, count: int) -> None:
+        """As if no more than the first `count` had been asked for."""
+        if count < len(self.entries):
+            self.replace(self.entries[:count], self.entries[count - 1])
+
     def drop_first(self, count: int) -> None:
         del self.entries[:count]
 

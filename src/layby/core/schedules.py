@@ -7,6 +7,7 @@ Missed ones come in bounded portions.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 from msgspec import field
@@ -27,6 +28,8 @@ from layby.core.ticks import Tick
 NOT_FOUND = refuse(404, "Schedule not found")
 STRAY_MS = 60_000
 """When the next occurrence cannot be computed, look again after this long."""
+MADE_CHARS: Final = 2**20
+"""What the occurrences that one transaction makes may have in params and tags, all together."""
 
 
 class ScheduleCommand(Command, frozen=True):
@@ -142,17 +145,25 @@ class FireSchedule(Tick, frozen=True):
 def due(
     schedules: Iterable[Schedule], now: Millis, calendar: Calendar, limit: int
 ) -> Iterator[FireSchedule]:
-    """What these schedules have to create by `now`: about `limit` rows, the rest next time."""
-    room = limit
+    """What these schedules have to create by `now`: about `limit` rows, of large ones about
+    `MADE_CHARS`; the rest next time.
+    """
+    room, chars = limit, MADE_CHARS
     for schedule in schedules:
-        if room <= 0:
+        if room <= 0 or chars <= 0:
             return
         by = now if schedule.full_until is None else schedule.full_until
-        rows_each = 1 + len(schedule.node_ids)
+        rows_each, chars_each = 1 + len(schedule.node_ids), _chars_each(schedule)
         at_least = overlaps.PLACES[schedule.overlap]
-        found = occurrences(schedule, by, calendar, max(at_least, room // rows_each))
+        at_most = min(room // rows_each, -(-chars // chars_each))
+        found = occurrences(schedule, by, calendar, max(at_least, at_most))
         room -= rows_each * len(found)
+        chars -= chars_each * len(found)
         yield FireSchedule(found=schedule, occurrences=found, by=by)
+
+
+def _chars_each(schedule: Schedule) -> int:
+    return len(schedule.promise_param) + len(schedule.promise_tags) + len(schedule.nodes)
 
 
 def occurrences(

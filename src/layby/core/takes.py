@@ -279,7 +279,8 @@ class _Hand:
                 self._give(ready_at, task, promise, ahead=True)
             if ahead == 0 and self.left is not None:
                 return
-        self._ran_out(queue)
+        if self.left is None or not queue.is_cut:
+            self._ran_out(queue)  # else it would leave the same again
 
     def _give_oldest(self) -> None:
         for ready_at, task, promise in self._by_age():

@@ -234,8 +234,7 @@ class LockedRows:
         """
         look = {**at, "names": packed(sorted(names))}
         nodes, node_pairs = self._first_ready("node", seen.nodes, look, most["node"])
-        most_roots = min(most["root"], len(seen.roots.entries))  # more may be too heavy together
-        roots, root_pairs = self._first_ready("root", seen.roots, look, most_roots)
+        roots, root_pairs = self._first_ready("root", seen.roots, look, most["root"])
         oldest, oldest_pairs = self._oldest_of_all(seen.oldest, most["oldest"])
         pairs = [*node_pairs, *root_pairs, *oldest_pairs]
         return Ready.of(nodes, roots, seen.refused, oldest), pairs
@@ -268,7 +267,8 @@ class LockedRows:
     def _first_ready(
         self, kind: str, seen: Queue, look: Mapping[str, Any], wanted: int
     ) -> tuple[Queue, list[Pair]]:
-        if not seen.entries or not wanted:
+        wanted = min(wanted, len(seen.entries))  # more may be too heavy together
+        if not wanted:
             has_more = seen.is_cut or len(seen.entries) > 1
             return Queue(seen.entries[:1], 1 if has_more else None), []
         pairs = list(self._lock_in_turn(kind, seen, look, wanted))

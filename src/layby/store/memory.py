@@ -46,7 +46,7 @@ from layby.core.ticks import Tick
 from layby.core.waits import is_parked
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.memory_reads import MemoryReads
-from layby.store.page_bounds import LIGHT, light_enough, only_compared
+from layby.store.page_bounds import LIGHT, light_enough, only_compared, shorten
 from layby.store.unshared import Unshared
 
 K = TypeVar("K")
@@ -87,7 +87,8 @@ class MemoryStore(Unshared):
         rows = Rows(self._settings, self._calendar, now)
         ids = set(footprint.ids)
         for key in footprint.takes:
-            rows.ready[key] = self._ready(key, footprint, max(now, footprint.until))
+            rows.ready[key] = found = self._ready(key, footprint, max(now, footprint.until))
+            shorten(found, self.weigh)
         ids |= self._load_branches(rows, footprint)
         for pid in footprint.leases_of:
             rows.leases_of[pid] = list(self._indexes.leased.of(pid))

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from layby.core.model import EMPTY, Promise, Task
+from layby.core.queue import Ready
 from layby.errors import ReadRefused
 
 Pair = tuple[Promise, Task | None]
@@ -119,6 +120,17 @@ def light_enough(ids: Sequence[str], weigh: Weigh) -> Sequence[str]:
         return ids
     heavy = weigh(ids)
     return ids[: fitting(heavy.get(each, 0) for each in ids)]
+
+
+def shorten(ready: Ready, weigh: Weigh) -> None:
+    """Tasks are handed out with their params, so each queue ends with the one that brings it to the
+    bound, however many slots are free. Whoever finds the end of one asks again.
+    """
+    queues = (ready.nodes, ready.roots, ready.oldest)
+    ids = {task_id for queue in queues for _, _, task_id in queue.entries}
+    heavy: Mapping[str, int] = weigh(sorted(ids)) if len(ids) > UNWEIGHED else {}
+    for queue in queues if heavy else ():
+        queue.shorten(fitting(heavy.get(task_id, 0) for _, _, task_id in queue.entries))
 
 
 def fitting(sizes: Iterable[int]) -> int:

@@ -29,7 +29,6 @@ from layby.core.model import (
 from layby.core.queries import (
     OfferMessages,
 )
-from layby.core.queue import Queue
 from layby.core.rows import Rows
 from layby.core.schedule_row import MOST_OPEN_RUNS, Schedule, run_ids_between
 from layby.core.settings import Calendar, Settings
@@ -47,6 +46,7 @@ from layby.store.page_bounds import (
     filled,
     light_enough,
     only_compared,
+    shorten,
 )
 from layby.store.ready_queue import ReadyQueue
 from layby.store.session import InLane, Reading, packed
@@ -295,15 +295,8 @@ class SqlStore(Unshared, SqlReads):
         until = max(now, footprint.until)
         for key in footprint.takes:
             rows.ready[key] = found = self._queue.find(key, footprint, until)
-            self._shorten_roots(found.roots)
+            shorten(found, self._weigh)
         return rows.queued_ids()
-
-    def _shorten_roots(self, roots: Queue) -> None:
-        """They are handed out with their params whatever room a worker has."""
-        entries = roots.entries
-        light = len(self._light_enough([task_id for _, _, task_id in entries]))
-        if light < len(entries):
-            roots.replace(entries[:light], entries[light - 1])
 
     def _list_branches(self, footprint: Footprint) -> Reading:
         """Each promise of a branch, with the branch."""
