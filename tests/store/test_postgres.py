@@ -487,7 +487,7 @@ def test_statements_look_rows_up_by_their_keys(url: str) -> None:
 def test_which_of_many_rows_have_no_value_is_looked_up(url: str) -> None:
     """One by one, 10,000 items of earlier calls of a map would keep everybody waiting for 1.4 s."""
     with closing(opened(url)) as store, connected(url, BY_INDEX) as connection:
-        plan = "\n".join(explained(connection, store._sql.partly_valueless_pairs, "(VERBOSE) "))
+        plan = "\n".join(explained(connection, store._sql.partly_lean_pairs, "(VERBOSE) "))
         assert "hashed SubPlan" in plan
 
 

@@ -95,19 +95,22 @@ class LockedRows:
         lists: Sequence[Listed] = (),
         branches: Collection[str] = (),
         valueless: Collection[str] = (),
+        lean: Collection[str] = (),
     ) -> tuple[list[Pair], list[Wait], list[Listener], Millis]:
         """Lock and read them; and, later, what belongs to `ids`, and what time it is.
 
         If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
         `lists` are those that `ids` were taken from; `branches` are added to. Of what is
-        `valueless` among `beside` the values are not read.
+        `valueless` among `beside` the values are not read, of what is `lean` the params neither.
         """
         also = footprint.also.union(beside)
         may_wait = footprint.may_wait or bool(footprint.also)
         every, own = packed(sorted({*ids, *also})), packed(sorted(ids))
-        text = self._sql.partly_valueless_pairs if valueless else self._sql.pairs
+        is_partly = valueless or lean
+        text = self._sql.partly_lean_pairs if is_partly else self._sql.pairs
         lock = f"{text} ORDER BY id {WAITING if may_wait else FREE}"
-        without = (packed(sorted(valueless)),) if valueless else ()
+        valueless = {*valueless, *lean}
+        without = (packed(sorted(lean)), packed(sorted(valueless))) if is_partly else ()
         first: list[Reading] = [(_BRANCHES, TEXTS, (packed(sorted(branches)),))] if branches else []
         readings: list[Reading] = [
             *first,

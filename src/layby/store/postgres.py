@@ -172,11 +172,14 @@ class PostgresStore(SqlStore):
             found = self._load_leases(rows, footprint)
             lists.append((self._list_leases(footprint), found))
             ids |= found
+        listed = self._load_renewed(rows, footprint)
+        renewed = rows.leased(footprint.renewals)
+        lists += [(reading, listed) for reading in self._list_renewed(footprint)]
         if footprint.schedules:
             self._lock_schedules(rows, footprint)
             ids |= footprint.started_by(rows.schedules)
         rows.open_runs = {each: self._open_runs(each) for each in footprint.runs_of}
-        self._lock_promises(rows, ids, footprint, now, lists)
+        self._lock_promises(rows, ids, footprint, now, lists, renewed)
         if footprint.takes:
             self._lock_ready(rows, footprint, rows.now)
         self._lock_triggers(rows, footprint)
@@ -202,22 +205,26 @@ class PostgresStore(SqlStore):
         footprint: Footprint,
         now: Millis,
         lists: Sequence[Listed],
+        renewed: set[str],
     ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         beside = {key for found in rows.open_runs.values() for key in found} | footprint.beside
-        valueless = footprint.valueless - ids - beside - footprint.also
+        whole = ids | beside | footprint.also
+        valueless = footprint.valueless - whole
+        lean = renewed - whole - valueless
         pairs, waits, listeners, there = self._locked.promises(
             ids,
-            beside | valueless,
+            beside | valueless | lean,
             footprint,
             limit,
             lists,
             footprint.branches_added_to(),
             valueless,
+            lean,
         )
         rows.now = self._heard(now, there)
-        rows.known |= ids | beside | valueless | footprint.also
-        rows.valueless |= valueless
+        rows.known |= whole | valueless | lean
+        rows.valueless |= valueless | lean
         rows.whole |= ids
         add_pairs(rows, pairs)
         rows.add_listeners(listeners)

@@ -88,9 +88,9 @@ class Statements:
         self.valueless_pairs = self._all(
             self._without_large_texts(valueless), f"promises WHERE {among('id')}"
         )
-        self.partly_valueless_pairs = self._all(
-            valueless_if(self.dialect.is_among("id"), self.pair), f"promises WHERE {among('id')}"
-        )
+        is_among = self.dialect.is_among("id")
+        partly = empty_if(is_among, "value", empty_if(is_among, "param", self.pair))
+        self.partly_lean_pairs = self._all(partly, f"promises WHERE {among('id')}")
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)
         self.waits = self._waits_on()
@@ -106,6 +106,12 @@ class Statements:
             cells("task_pid", "id"),
             f"""promises
             WHERE task_ttl IS NOT NULL AND task_holder IS NULL AND {among("task_pid")}""",
+        )
+        self.leased_after = self._all(
+            cells("task_pid", "id"),
+            """(SELECT task_pid, id FROM promises
+                WHERE task_ttl IS NOT NULL AND task_holder IS NULL AND task_pid = ? AND id > ?
+                ORDER BY id LIMIT ?) AS found""",
         )
         self.holders = self._select(HOLDERS, among("pid"))
         self.notices = self._select(MESSAGES, f"kind = 'lost' AND {among('address')}")
@@ -389,10 +395,10 @@ def without(packed: str, table: str, **instead: str) -> str:
     return packed
 
 
-def valueless_if(condition: str, pair: str) -> str:
-    """The same expression, without the values of rows of which this holds."""
-    value = f"promises.{quoted('value')}"
-    return pair.replace(value, f"CASE WHEN {condition} THEN '{EMPTY}' ELSE {value} END")
+def empty_if(condition: str, column: str, pair: str) -> str:
+    """The same expression, without the params or values of rows of which this holds."""
+    text = f"promises.{quoted(column)}"
+    return pair.replace(text, f"CASE WHEN {condition} THEN '{EMPTY}' ELSE {text} END")
 
 
 def _without_texts_of_tasks(pair: str) -> str:
