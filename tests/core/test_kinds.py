@@ -166,7 +166,7 @@ def test_every_id_of_the_footprint_is_named_or_lies_below_a_named_one(kind, data
 
 def test_a_footprint_says_which_ids_it_holds() -> None:
     """A new field of it is either no id, or looked at above."""
-    no_ids = {"pids", "leases_of", "notices", "takes", "take_count", "ahead", "waiting"}
+    no_ids = {"pids", "leases_of", "renewals", "notices", "takes", "take_count", "ahead", "waiting"}
     no_ids |= {"oldest"}
     no_ids |= {"root_params", "leaving", "since", "until", "node_ids", "look"}
     no_ids |= {"also_pids", "locks", "may_wait", "claims"}

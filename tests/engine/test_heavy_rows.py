@@ -8,17 +8,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from layby.core.birth import encoded
 from layby.core.commands import (
     Command,
     CreateSchedule,
     CreateTask,
     GetPromise,
+    GetTask,
+    HeartbeatTasks,
     Node,
     SetLimit,
     StartRun,
     Value,
 )
-from layby.core.replies import Claim, ClaimData, PromiseData, Reply, TakeData
+from layby.core.footprint import LEASES_AT_ONCE, Footprint
+from layby.core.replies import OK, Claim, ClaimData, PromiseData, Reply, TakeData
+from layby.core.rows import Rows
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
@@ -58,8 +63,17 @@ class World:
     def __init__(self, store: Store) -> None:
         self.clock = ManualClock()
         self.written: list[int] = []
+        self.loaded: list[int] = []
+        """Characters of params and values, by transaction."""
+        self._load, store.load = store.load, self._loading
         self._engine = Engine(store, self.clock, observer=self)
         self._engine.start_inline()
+
+    def _loading(self, footprint: Footprint, now: int) -> Rows:
+        rows = self._load(footprint, now)
+        promises = rows.promises.values()
+        self.loaded.append(sum(len(each.param) + len(each.value) for each in promises))
+        return rows
 
     def committed(self, commit: Commit) -> None:
         changes = commit.changes
@@ -80,10 +94,10 @@ class World:
     def taken(self, free: int) -> Sequence[Claim]:
         return self.take(free).claims
 
-    def send(self, command: Command) -> list[Reply]:
-        """Where its answer will be when there is one."""
+    def send(self, *commands: Command) -> list[Reply]:
+        """Together; where the answers will be when there are any."""
         replies = list[Reply]()
-        self._engine.submit([Item(command, _append, replies)])
+        self._engine.submit([Item(command, _append, replies) for command in commands])
         self._engine.pump()
         return replies
 
@@ -94,6 +108,7 @@ class World:
 
     def pass_time(self, ms: int) -> None:
         self.written.clear()
+        self.loaded.clear()
         self.clock.advance(ms)
         self._engine.pump()
 
@@ -174,6 +189,35 @@ def test_heavy_tasks_that_wait_are_resumed_in_several_transactions(world):
     assert max(world.written) <= MOST + 2
     for name in names():
         world.do(acquire(name, 1))
+
+
+def test_a_heartbeat_without_tasks_loads_none_of_what_they_have(world):
+    """Also beside commands that do name one of them: those see all of it."""
+    for name in names():
+        world.do(heavy_task(name))
+    world.pass_time(4_000)
+    shown, beat = world.send(HeartbeatTasks(pid="p", tasks=[]), GetPromise(id=names()[0]))
+    assert beat == OK
+    assert shown.data.promise.param == encoded(HEAVY)
+    assert max(world.loaded) <= 1.01 * len(shown.data.promise.param)
+    assert max(world.written) <= MOST
+    world.pass_time(4_000)
+    tasks = [world.do(GetTask(id=name)).data.task for name in names()]
+    assert {(task.state, task.wake_at) for task in tasks} == {("acquired", 9_000)}
+    assert world.do(GetPromise(id=names()[1])).data.promise.param == shown.data.promise.param
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_a_heartbeat_renews_many_leases_in_several_transactions_before_its_answer(world):
+    count = 2 * LEASES_AT_ONCE + 1
+    assert all(reply.is_ok for reply in world.send(*(claimed(f"t{at}") for at in range(count))))
+    world.pass_time(4_000)
+    beats = world.send(*[HeartbeatTasks(pid="p", tasks=[])] * 3, HeartbeatTasks(pid="q", tasks=[]))
+    assert beats == [OK] * 4
+    assert max(world.written) <= LEASES_AT_ONCE
+    assert sum(world.written) == count
+    world.pass_time(4_000)
+    assert not any(world.written)
 
 
 def test_a_settlement_is_answered_before_many_heavy_tasks_are_resumed(world):

@@ -1,6 +1,7 @@
 """The rows that a batch declares before it is loaded."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -8,6 +9,11 @@ from layby.core.endings import Look
 from layby.core.model import Millis
 from layby.core.queue import Offer, TakeKey
 from layby.core.schedule_row import Schedule
+
+LEASES_AT_ONCE: Final = 500
+"""Leases that one batch renews without their ids; the heartbeat goes on after them."""
+FEWEST_LEASES: Final = 16
+"""So many of each process, however many of them have a heartbeat in one batch."""
 
 
 class OutsideFootprint(Exception):
@@ -45,6 +51,10 @@ class Footprint(Struct):
     """Nodes that this batch may give to the runs of a schedule."""
     pids: set[str] = field(default_factory=set)
     leases_of: set[str] = field(default_factory=set)
+    renewals: dict[str, str] = field(default_factory=dict)
+    """By process: the id after which its leases are renewed. Params and values of these tasks are
+    not read, and there may be more of them than are loaded.
+    """
     notices: set[str] = field(default_factory=set)
     takes: dict[TakeKey, int] = field(default_factory=dict)
     """How much room the takes that ask for the same tasks have."""
@@ -102,6 +112,14 @@ class Footprint(Struct):
         self.takes[key] = self.takes.get(key, 0) + free
         self.take_count += 1
         self.ahead += ahead
+
+    def renew(self, pid: str, after: str) -> None:
+        self.renewals[pid] = min(after, self.renewals.get(pid, after))
+
+    @property
+    def renewed(self) -> int:
+        """How many leases of each process are renewed."""
+        return max(FEWEST_LEASES, LEASES_AT_ONCE // max(1, len(self.renewals)))
 
     @property
     def may_claim(self) -> bool:

@@ -267,6 +267,12 @@ class PruneData(Struct, frozen=True):
     cursor: str | None = None
 
 
+class RenewedInPart(Struct, frozen=True):
+    """Leases up to this id are renewed. Nobody gets this answer: the engine goes on."""
+
+    until: str
+
+
 class HeartbeatData(Struct, frozen=True):
     """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides have the same count.
 

@@ -50,6 +50,7 @@ class Rows:
         "known",
         "known_limits",
         "lanes",
+        "leases_end",
         "leases_of",
         "limits",
         "listeners",
@@ -81,7 +82,7 @@ class Rows:
         self.whole: set[str] = set()
         """Promises with all who wait for them and listen: only these may be settled."""
         self.valueless: set[str] = set()
-        """Those of the known ones that were loaded without their values."""
+        """Those of the known ones that were loaded without their values, some without params."""
         self.promises: dict[str, Promise] = {}
         self.tasks: dict[str, Task] = {}
         self.waits: dict[str, dict[str, Wait]] = {}
@@ -96,6 +97,8 @@ class Rows:
         """By schedule: ids among which its newest open runs are, those of this batch included."""
         self.holders: dict[str, dict[str, Holder]] = {}
         self.leases_of: dict[str, list[str]] = {}
+        self.leases_end: dict[str, str] = {}
+        """By process: the last of its leases that was loaded, if there may be more of them."""
         self.notices: dict[str, list[Message]] = {}
         self.ready: dict[TakeKey, Ready] = {}
         self.to_come: dict[TakeKey, int] = {}
@@ -201,7 +204,7 @@ class Rows:
             nodes = (each.id for each in self.tasks.values() if each.resume and ":" in each.id)
         else:
             return set()
-        return {life_root_of(each) for each in nodes} - self.known
+        return self.unread({life_root_of(each) for each in nodes})
 
     def unknown_triggers(self, footprint: Footprint) -> "tuple[set[str], set[str]]":
         """What belongs to the loaded tasks that have deferred: ids that may be changed with all
@@ -225,6 +228,16 @@ class Rows:
             elif footprint.may_claim:
                 read.add(found.won)
         return changed - self.whole, self.unread(read - changed)
+
+    def add_leases(self, pid: str, ids: Sequence[str], *, is_cut: bool) -> None:
+        """Of those that are renewed, the first ones; all of them, unless it is cut."""
+        self.leases_of[pid] = [*ids]
+        if is_cut:
+            self.leases_end[pid] = ids[-1]
+
+    def leased(self, pids: Iterable[str]) -> set[str]:
+        """All that was loaded of what these processes have leased."""
+        return {each for pid in pids for each in self.leases_of[pid]}
 
     def unread(self, ids: set[str]) -> set[str]:
         """Those of which nothing, or no value, is loaded."""

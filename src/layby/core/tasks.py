@@ -22,6 +22,7 @@ from layby.core.replies import (
     FenceData,
     PreloadData,
     PromiseData,
+    RenewedInPart,
     Reply,
     Resumed,
     TaskData,
@@ -334,12 +335,14 @@ class HeartbeatTasks(Command, frozen=True):
 
     pid: str
     tasks: Annotated[list[TaskVersion], Meta(max_length=MAX_CLAIMS)]
+    after: str = ""
+    """If all: those after this id. The engine goes on so, if there are too many for one batch."""
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update(task.id for task in self.tasks)
         into.pids.add(self.pid)
         if not self.tasks:
-            into.leases_of.add(self.pid)
+            into.renew(self.pid, self.after)
 
     def named_ids(self) -> Ids:
         return (task.id for task in self.tasks)
@@ -352,15 +355,18 @@ class HeartbeatTasks(Command, frozen=True):
 @handles(HeartbeatTasks)
 def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     """Mismatches are skipped silently; an empty list renews everything this pid leases."""
-    named = c.tasks or [
-        TaskVersion(task.id, task.version)
-        for task in map(d.task, d.rows.leases_of[c.pid])
-        if task is not None
-    ]
-    renewed = [_renew_lease(d, c.pid, each) for each in named]
+    renewed = [_renew_lease(d, c.pid, each) for each in c.tasks or _leased(d, c)]
     if not c.tasks or "holder" in renewed:
         _renew_holders(d, c.pid)
-    return OK
+    end = None if c.tasks else d.rows.leases_end.get(c.pid)
+    return OK if end is None else ok(RenewedInPart(max(end, c.after)))
+
+
+def _leased(d: Draft, c: HeartbeatTasks) -> list[TaskVersion]:
+    """What was loaded of all that the process leases."""
+    ids = (each for each in d.rows.leases_of[c.pid] if each > c.after)
+    found = map(d.task, ids)
+    return [TaskVersion(task.id, task.version) for task in found if task is not None]
 
 
 class SteeringCommand(TaskCommand, frozen=True):

@@ -61,7 +61,7 @@ from layby.engine.outbox import (
 from layby.engine.portions import Portion, Scales
 from layby.engine.reads import Reads
 from layby.engine.service import Service
-from layby.engine.waiting import WaitingTakes, Watches, in_front, should_hold, should_wait
+from layby.engine.waiting import WaitingTakes, Watches, in_front, rest_of, should_hold, should_wait
 from layby.engine.writer_time import WriterTime
 from layby.errors import (
     EngineStopped,
@@ -531,6 +531,9 @@ class Engine:
                 self._wait_for_ready(item, reply, now)
             elif isinstance(item.request, WatchPromise) and should_hold(item.request, reply):
                 self._watches.add(item)
+            elif (rest := rest_of(item.request, reply)) is not None:
+                item.request = rest
+                self._again.append(item)
             else:
                 yield item, reply
 

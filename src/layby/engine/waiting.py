@@ -11,10 +11,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from layby.core.changes import Changes
-from layby.core.commands import Take, WatchPromise
+from layby.core.commands import Command, HeartbeatTasks, Take, WatchPromise
 from layby.core.model import FAR, Millis, Promise, Task
+from layby.core.queries import Query
 from layby.core.queue import Offer, TaskPlace, is_early, is_for, place_of
-from layby.core.replies import PromiseData, Reply, RunWatchData, TakeData, ok
+from layby.core.replies import PromiseData, RenewedInPart, Reply, RunWatchData, TakeData, ok
 from layby.engine.items import Item
 from layby.store.announcement import Announcement
 
@@ -285,6 +286,13 @@ def in_front(take: Take, data: TakeData) -> TaskPlace | None:
     if take.free == 0:
         return None
     return data.oldest_place if take.oldest else data.next_place
+
+
+def rest_of(request: Command | Query, reply: Reply) -> Command | None:
+    """What is left to do before it is answered."""
+    if isinstance(request, HeartbeatTasks) and isinstance(reply.data, RenewedInPart):
+        return replace(request, after=reply.data.until)
+    return None
 
 
 def should_hold(request: WatchPromise, reply: Reply) -> bool:

@@ -93,6 +93,7 @@ class MemoryStore(Unshared):
         for pid in footprint.leases_of:
             rows.leases_of[pid] = list(self._indexes.leased.of(pid))
             ids |= set(rows.leases_of[pid])
+        self._load_renewed(rows, footprint)
         self._load_holders(rows, footprint.pids)
         for pid in footprint.notices:
             rows.notices[pid] = self._notices(pid)
@@ -105,6 +106,7 @@ class MemoryStore(Unshared):
             rows.open_runs[schedule_id] = self._open_runs(schedule_id)
             self._load_pairs(rows, rows.open_runs[schedule_id])
         self._load_pairs(rows, footprint.beside)
+        self._load_pairs(rows, rows.leased(footprint.renewals))
         self._load_triggers(rows, footprint)
         self._load_holders(rows, rows.pids_to_tell(footprint))
         self._load_limits(rows, footprint, rows.unknown_limits(footprint))
@@ -225,6 +227,12 @@ class MemoryStore(Unshared):
             for branch in branches
         }
         return shown
+
+    def _load_renewed(self, rows: Rows, footprint: Footprint) -> None:
+        for pid, after in footprint.renewals.items():
+            later = (each for each in self._indexes.leased.of(pid) if each > after)
+            ids = [*islice(later, footprint.renewed)]
+            rows.add_leases(pid, ids, is_cut=len(ids) >= footprint.renewed)
 
     def _ready(self, key: TakeKey, footprint: Footprint, now: Millis) -> Ready:
         group, names, prefix, codes = key

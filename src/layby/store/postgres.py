@@ -172,12 +172,15 @@ class PostgresStore(SqlStore):
             found = self._load_leases(rows, footprint)
             lists.append((self._list_leases(footprint), found))
             ids |= found
+        listed = self._load_renewed(rows, footprint)
+        renewed = rows.leased(footprint.renewals)
+        lists += [(reading, listed) for reading in self._list_renewed(footprint)]
         if footprint.schedules:
             self._lock_schedules(rows, footprint)
             ids |= footprint.started_by(rows.schedules)
         ids |= self._absent(footprint.maybe_new)
         rows.open_runs = {each: self._open_runs(each) for each in footprint.runs_of}
-        self._lock_promises(rows, ids, footprint, now, lists)
+        self._lock_promises(rows, ids, footprint, now, lists, renewed)
         if footprint.takes:
             self._lock_ready(rows, footprint, rows.now)
         self._lock_triggers(rows, footprint)
@@ -212,10 +215,12 @@ class PostgresStore(SqlStore):
         footprint: Footprint,
         now: Millis,
         lists: Sequence[Listed],
+        renewed: set[str],
     ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         beside = {key for found in rows.open_runs.values() for key in found} | footprint.beside
-        valueless = footprint.valueless - ids - beside - footprint.also
+        whole = ids | beside | footprint.also
+        valueless = (footprint.valueless | renewed) - whole
         pairs, waits, listeners, there = self._locked.promises(
             ids,
             beside | valueless,
@@ -226,7 +231,7 @@ class PostgresStore(SqlStore):
             valueless,
         )
         rows.now = self._heard(now, there)
-        rows.known |= ids | beside | valueless | footprint.also
+        rows.known |= whole | valueless
         rows.valueless |= valueless
         rows.whole |= ids
         add_pairs(rows, pairs)

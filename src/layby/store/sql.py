@@ -39,11 +39,13 @@ from layby.store.dialect import Dialect
 from layby.store.page_bounds import (
     CHUNK,
     PARAMS,
+    UNWEIGHED,
     WHOLE,
     Pair,
     Shown,
     Weigh,
     filled,
+    fitting,
     light_enough,
     only_compared,
     shorten,
@@ -134,8 +136,13 @@ class SqlStore(Unshared, SqlReads):
             rows.open_runs[schedule_id] = self._open_runs(schedule_id)
             queued |= rows.open_runs[schedule_id]
         queued |= footprint.beside
+        self._load_renewed(rows, footprint)
+        renewed = rows.leased(footprint.renewals)
+        queued |= renewed & footprint.valueless
         if beside := queued - rows.known:  # only handed out: their awaiters are not touched
             self._load_pairs(rows, beside)
+        if renewed := renewed - rows.known:
+            self._load_lean(rows, renewed)
         self._load_triggers(rows, footprint)
         if footprint.exits:
             self._add_holders(rows, rows.pids_to_tell(footprint))
@@ -247,6 +254,12 @@ class SqlStore(Unshared, SqlReads):
         rows.valueless -= ids
         add_pairs(rows, self._pairs_of(ids))
 
+    def _load_lean(self, rows: Rows, ids: set[str]) -> None:
+        """Without params and values: whatever needs these loads the rows again."""
+        rows.known |= ids
+        rows.valueless |= ids
+        add_pairs(rows, self._one(self._sql.lean_pairs, _pairs, packed(sorted(ids))))
+
     def _load_valueless(self, rows: Rows, ids: set[str], compared: Collection[str]) -> None:
         """Nearly last, like what is pruned, and for the same reason; a few at a time."""
         rows.known |= ids
@@ -335,6 +348,25 @@ class SqlStore(Unshared, SqlReads):
         for pid, task_id in self._one(statement, decoder, *arguments):
             rows.leases_of[pid].append(task_id)
         return {task_id for ids in rows.leases_of.values() for task_id in ids}
+
+    def _list_renewed(self, footprint: Footprint) -> list[Reading]:
+        """Each task whose lease is renewed, with the pid; of each pid by itself."""
+        text, most = self._sql.leased_after, footprint.renewed
+        return [(text, _keyed, (pid, after, most)) for pid, after in footprint.renewals.items()]
+
+    def _load_renewed(self, rows: Rows, footprint: Footprint) -> set[str]:
+        """What was listed, of which fewer may be renewed now."""
+        if not footprint.renewals:
+            return set()
+        listed = self._session.read_together(self._list_renewed(footprint))
+        every = [task_id for found in listed for _, task_id in found]
+        heavy = self._weigh(every) if len(every) > UNWEIGHED else {}
+        for pid, found in zip(footprint.renewals, listed, strict=True):
+            ids = [task_id for _, task_id in found]
+            light = fitting(heavy.get(each, 0) for each in ids)  # rows are written as a whole
+            is_cut = light < len(ids) or len(ids) >= footprint.renewed
+            rows.add_leases(pid, ids[:light], is_cut=is_cut)
+        return set(every)
 
     def _load_holders(self, rows: Rows, footprint: Footprint) -> None:
         self._add_holders(rows, footprint.pids)

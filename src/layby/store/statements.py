@@ -107,6 +107,12 @@ class Statements:
             f"""promises
             WHERE task_ttl IS NOT NULL AND task_holder IS NULL AND {among("task_pid")}""",
         )
+        self.leased_after = self._all(
+            cells("task_pid", "id"),
+            """(SELECT task_pid, id FROM promises
+                WHERE task_ttl IS NOT NULL AND task_holder IS NULL AND task_pid = ? AND id > ?
+                ORDER BY id LIMIT ?) AS found""",
+        )
         self.holders = self._select(HOLDERS, among("pid"))
         self.notices = self._select(MESSAGES, f"kind = 'lost' AND {among('address')}")
         pairs = f"SELECT awaited, awaiter FROM {self.dialect.rows(('awaited', 'awaiter'))}"
