@@ -1,5 +1,6 @@
 """Very many addresses listen to one promise: what that costs others, and that all are told."""
 
+import random
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -25,6 +26,7 @@ class Watched(Wrapped):
 
 
 WATCHED = cast("Any", Watched)
+SMALL = Settings(hop_limit=3)
 
 
 def address(number: int) -> str:
@@ -86,7 +88,7 @@ def told(world: World, promise_id: str) -> list[str]:
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_settlement_tells_the_first_who_listen_and_its_tail_the_rest(backend: Backend) -> None:
     """In order, and everybody; what was not told yet is still a listener."""
-    with World(backend, settings=Settings(hop_limit=3)) as world:
+    with World(backend, settings=SMALL) as world:
         world.ok(r.promise("foo"))
         listen(world, "foo", *range(8))
         world.ok(r.settle("foo"))
@@ -120,7 +122,7 @@ def test_a_settlement_writes_so_many_characters_of_addresses_and_one_more_at_onc
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_who_begins_to_listen_in_the_batch_that_settles_is_told(backend: Backend) -> None:
-    with World(backend, settings=Settings(hop_limit=3)) as world:
+    with World(backend, settings=SMALL) as world:
         world.ok(r.promise("foo"))
         listen(world, "foo", *range(1, 9))
         begins = [c.RegisterListener(awaited="foo", address=address(n)) for n in (0, 9, 10)]
@@ -130,6 +132,36 @@ def test_who_begins_to_listen_in_the_batch_that_settles_is_told(backend: Backend
             pass
         assert told(world, "foo") == [address(n) for n in range(11)]
         world.check()
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_a_batch_tells_whom_its_commands_would_tell_one_by_one(backend: Backend) -> None:
+    """Whatever settles, begins to listen or is read among them, and in whatever order."""
+    chance = random.Random(7)
+    for script in range(10):
+        names = [f"foo{script}.{n}" for n in range(3)]
+        commands: list[c.Command] = [r.promise(each) for each in names]
+        commands += [
+            c.RegisterListener(awaited=chance.choice(names), address=address(chance.randrange(20)))
+            for _ in range(60)
+        ]
+        reads = [c.GetPromise(id=each) for each in names]
+        rest = [*commands[50:], *reads, *(r.settle(each) for each in names[:2])]
+        chance.shuffle(rest)
+        commands[50:] = rest
+        with (
+            World(backend, settings=SMALL) as one_by_one,
+            World(backend, settings=SMALL) as batched,
+        ):
+            for each in commands:
+                one_by_one.ok(each)
+            cut = chance.randrange(len(commands))
+            for some in (commands[:cut], commands[cut:]):
+                batched.batch([(each, 0) for each in some])
+            assert batched.dump() == one_by_one.dump()
+            while tick_once(batched):
+                assert tick_once(one_by_one)
+                assert batched.dump() == one_by_one.dump()
 
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
@@ -155,7 +187,7 @@ def test_promises_with_many_listeners_that_settle_together_tell_all(
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_promise_is_not_pruned_before_all_who_listen_to_it_are_told(backend: Backend) -> None:
-    with World(backend, settings=Settings(hop_limit=3)) as world:
+    with World(backend, settings=SMALL) as world:
         world.ok(r.promise("foo"))
         listen(world, "foo", *range(5))
         world.ok(r.settle("foo"))

@@ -469,8 +469,7 @@ class _Writer:
         return c.SettlePromise(id=self._any_id(), state=self._pick(_STATES))
 
     def _listener(self) -> c.RegisterListener:
-        others = (f"poll://uni@other/w{n}" for n in range(2 * SMALL.hop_limit))
-        address = self._pick((*others, inbox_of("g", "p")))
+        address = self._pick(("poll://uni@other/w", inbox_of("g", "p")))
         internal = [key for key, p in self._state.promises.items() if p.internal]
         awaited = self._pick(internal) if internal and self._chance(4) else self._any_id()
         return c.RegisterListener(awaited=awaited, address=address)
