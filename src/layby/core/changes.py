@@ -42,7 +42,7 @@ class Changes(Struct, eq=False):
     forgotten: list[str] = []
     """Tasks whose waits are all deleted."""
     listeners: list[Listener] = []
-    dropped_listeners: list[str] = []
+    dropped_listeners: list[Listener] = []
     silenced: list[str] = []
     """Addresses whose listeners and messages are deleted."""
     messages: dict[MessageKey, Message | None] = {}

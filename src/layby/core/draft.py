@@ -187,6 +187,9 @@ class Draft(Changes, kw_only=True):
     def listen(self, listener: Listener) -> None:
         self.listeners.append(listener)
 
+    def drop_listeners(self, listeners: Iterable[Listener]) -> None:
+        self.dropped_listeners.extend(listeners)
+
     def send(self, message: Message) -> None:
         self.messages[message.key] = message
 

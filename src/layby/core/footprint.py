@@ -25,8 +25,8 @@ class Footprint(Struct):
 
     ids: set[str] = field(default_factory=set)
     beside: set[str] = field(default_factory=set)
-    """Promises that a step may wait for, or create, but never settles: who else waits for them is
-    not loaded.
+    """Promises that a step may read, wait for, listen to, or create, but never settles: who else
+    waits for them or listens is not loaded.
     """
     valueless: set[str] = field(default_factory=set)
     """Others like these, whose values no step reads: there may be many, and they may be large."""

@@ -181,7 +181,7 @@ def settled_has_no_waits(view: StateView) -> Violations:
 
 def settled_has_no_listeners(view: StateView) -> Violations:
     for listener in view.state.listeners:
-        if not view.is_pending(listener.awaited):
+        if not (view.is_pending(listener.awaited) or view.has_tail(listener.awaited)):
             yield f"settled promise {listener.awaited} still has listener {listener.address}"
 
 

@@ -128,7 +128,8 @@ class ById(Command, frozen=True):
     id: str
 
     def footprint(self, into: Footprint) -> None:
-        into.ids.add(self.id)
+        """Who only reads it need not know who waits for it or listens: there may be very many."""
+        (into.beside if self.reads else into.ids).add(self.id)
 
     def named_ids(self) -> Ids:
         return (self.id,)

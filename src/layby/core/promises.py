@@ -171,7 +171,7 @@ class RegisterListener(Command, frozen=True):
     address: str
 
     def footprint(self, into: Footprint) -> None:
-        into.ids.add(self.awaited)
+        into.beside.add(self.awaited)
 
     def named_ids(self) -> Ids:
         return (self.awaited,)

@@ -37,6 +37,10 @@ MOST_LET_IN: Final = 100
 """Tasks of each lane that one batch lets in under a limit; the next tick goes on."""
 
 
+MOST_LISTENERS: Final = 2_000
+"""That one batch loads, to all its promises together: addresses of 2 MB at most."""
+
+
 class Rows:
     """Rows loaded for one batch; adding the changes of each step keeps them current within it."""
 
@@ -54,6 +58,7 @@ class Rows:
         "leases_of",
         "limits",
         "listeners",
+        "more_listeners",
         "more_waits",
         "notices",
         "now",
@@ -91,6 +96,8 @@ class Rows:
         """Declared pairs that exist among the waits that were too many to load."""
         self.forgotten: set[str] = set()
         self.listeners: dict[str, set[str]] = {}
+        self.more_listeners: set[str] = set()
+        """Promises with listeners that were too many to load, or may have such."""
         self.branches: dict[str, list[str]] = {}
         self.schedules: dict[str, Schedule | None] = {}
         self.open_runs: dict[str, set[str]] = {}
@@ -289,8 +296,8 @@ class Rows:
             self.standing.pop((awaited, awaiter), None)
         if changes.listeners:
             self.add_listeners(changes.listeners)
-        for awaited in changes.dropped_listeners:
-            self.listeners.pop(awaited, None)
+        for listener in changes.dropped_listeners:
+            self.listeners.get(listener.awaited, set()).discard(listener.address)
         if changes.silenced:
             self.silence(changes.silenced)
         if changes.schedules:
@@ -353,6 +360,18 @@ class Rows:
     def add_listeners(self, listeners: Iterable[Listener]) -> None:
         for listener in listeners:
             self.listeners.setdefault(listener.awaited, set()).add(listener.address)
+
+    def add_first_listeners(self, ids: Iterable[str], found: Sequence[Listener], most: int) -> None:
+        """Those who listen to these: of each `most` at most, and one more if there are others.
+
+        When `MOST_LISTENERS` were found, any of these may have others.
+        """
+        self.add_listeners(found)
+        for awaited in ids:
+            listening = self.listeners.get(awaited, set())
+            if len(listening) > most or len(found) >= MOST_LISTENERS:
+                self.listeners[awaited] = set(sorted(listening)[:most])
+                self.more_listeners.add(awaited)
 
     def silence(self, addresses: Collection[str]) -> None:
         """The listener at that address has gone within this batch, and with it what it was told."""

@@ -33,7 +33,9 @@ class Settings(Struct, frozen=True):
     retry_ms: Millis = 30_000
     max_crashes: int = 5
     hop_limit: int = 1_000
-    """Waits handled in the transaction that settles their promise; the rest is armed as a tick."""
+    """Waits handled in the transaction that settles their promise, and listeners told; the rest is
+    armed as a tick.
+    """
     preload_limit: int = 1_000
     roots_per_take: int = 64
     strict_lineage: Lineage = "off"

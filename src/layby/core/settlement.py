@@ -2,14 +2,15 @@
 
 One transaction: the promise is written, its own task is fulfilled, tasks that wait for it
 resume, listeners are told. When several promises settle together, all are written before
-anyone is resumed, so that a parent expiring with its child is not woken. More waits than
-`hop_limit` (or a run with unsettled nodes) arm `tail_at`, and ticks do the rest.
+anyone is resumed, so that a parent expiring with its child is not woken. More waits or listeners
+than `hop_limit` (or a run with unsettled nodes) arm `tail_at`, and ticks do the rest.
 
 A node whose body may still run is kept by its holder. What cleans up after it waits on, until
 the holder has said that the body has ended, or is gone.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, Literal
 
 from msgspec.structs import replace
@@ -18,11 +19,23 @@ from layby.core import join_limits, joins, trigger_ends
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.ids import root_of
-from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task, Wait, later
+from layby.core.model import (
+    NEVER,
+    Listener,
+    Message,
+    Millis,
+    Promise,
+    PromiseState,
+    Task,
+    Wait,
+    later,
+)
 from layby.core.questions import settled_by
 from layby.core.resumption import Resumption
 
 MAX_WHO_CHARS: Final = 1_000
+TOLD_CHARS: Final = 2**17
+"""Of addresses that one transaction tells of a settlement; the one that reaches it is the last."""
 Settler = Literal["holder", "holder that goes on", "somebody else", "its run"]
 """Who settles: the task's holder, whose body has ended unless it says otherwise, or another; the
 end of its run, which sees to everything else that ends with it.
@@ -56,7 +69,7 @@ def settle_all(d: Draft, settled: Sequence[Promise], *, by: Settler = "somebody 
         _fulfill_own_task(d, promise, by)
     for promise in settled:
         resume_waiting(d, promise)
-        _unblock_listeners(d, promise)
+        tell_listeners(d, promise)
 
 
 def resume_waiting(d: Draft, promise: Promise) -> None:
@@ -81,6 +94,23 @@ def resume_waiting(d: Draft, promise: Promise) -> None:
         d.wait(Wait(wait.awaited, wait.awaiter, "child" if wait.is_child else "read"))
     if len(waits) < len(loaded) or promise.id in d.rows.more_waits:
         arm_tail(d, promise.id)
+
+
+def tell_listeners(d: Draft, promise: Promise) -> None:
+    """Tell the first who listen to a settled promise; arm a tick when there are more."""
+    listening = sorted(d.rows.listeners.get(promise.id, ()))
+    told = _short_enough(listening[: d.settings.hop_limit])
+    for address in told:
+        d.send(Message(promise.id, "unblock", address))
+    d.drop_listeners(Listener(promise.id, address) for address in told)
+    if len(told) < len(listening) or promise.id in d.rows.more_listeners:
+        arm_tail(d, promise.id)
+
+
+def _short_enough(addresses: Sequence[str]) -> Sequence[str]:
+    """The first of them: they are written into the outbox, and may have 1 KB each."""
+    ends = accumulate(map(len, addresses))
+    return addresses[: 1 + sum(end < TOLD_CHARS for end in ends)]
 
 
 def resume(d: Draft, wait: Wait) -> None:
@@ -262,12 +292,3 @@ def _ends_others(task: Task, promise: Promise, by: Settler) -> bool:
         return task.waits_left > 0 or is_cut_short
     is_cancelled = promise.state == "rejected_canceled" and by == "somebody else"
     return is_cancelled and task.is_node and task.try_number > 0
-
-
-def _unblock_listeners(d: Draft, promise: Promise) -> None:
-    addresses = d.rows.listeners.get(promise.id)
-    if not addresses:
-        return
-    for address in sorted(addresses):
-        d.send(Message(promise.id, "unblock", address))
-    d.dropped_listeners.append(promise.id)

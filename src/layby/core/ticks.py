@@ -17,6 +17,7 @@ from layby.core.settlement import (
     resume_waiting,
     settle,
     settle_all,
+    tell_listeners,
 )
 
 
@@ -109,7 +110,8 @@ class FinishSettlement(Tick, frozen=True):
 
 @handles(FinishSettlement)
 def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
-    """The next chunk of waits on a settled promise; of a run that ended early, its nodes.
+    """The next chunk of waits on a settled promise, and of those who listen to it; of a run that
+    ended early, its nodes.
 
     Those that clean up outlive the run: it merely stops waiting for them. Child runs end as well,
     those of a task that was cancelled too; a task waits for others that have nothing to do with it.
@@ -119,6 +121,7 @@ def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
         return OK
     d.put(promise.with_tail(None))
     resume_waiting(d, promise)
+    tell_listeners(d, promise)
     waits = {each: d.rows.wait(each, c.id) for each in c.nodes}
     task = d.task(c.id)
     is_run = task is not None and task.has_parts  # what is said of a run holds for a join

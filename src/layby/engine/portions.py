@@ -110,4 +110,4 @@ def _ids(items: Sequence[Item]) -> list[str]:
     for item in items:
         assert isinstance(item.request, Command)
         item.request.footprint(footprint)
-    return sorted(footprint.ids)
+    return sorted(footprint.ids | footprint.beside)

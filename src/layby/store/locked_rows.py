@@ -139,7 +139,7 @@ class LockedRows:
             (lock, PAIRS, (*without, every)),
             (self._existing, TEXTS, (every,)),
             (self._sql.waits, WAITS_READ, (own, limit)),
-            (self._sql.listeners, LISTENERS_READ, (own,)),
+            (self._sql.listeners, LISTENERS_READ, (own, limit)),
             self._session.read_stamp(),
             *(reading for reading, _ in lists),
         ]
@@ -179,7 +179,7 @@ class LockedRows:
             (f"{self._sql.pairs} ORDER BY id {FREE}", PAIRS, (texts,)),
             (self._existing, TEXTS, (texts,)),
             (self._sql.waits, WAITS_READ, (texts, limit)),
-            (self._sql.listeners, LISTENERS_READ, (texts,)),
+            (self._sql.listeners, LISTENERS_READ, (texts, limit)),
         ]
         pairs, existing, waits, listeners = self._session.read_together(readings)
         found = {promise.id for promise, _ in pairs}

@@ -38,7 +38,7 @@ from layby.core.queries import (
     OfferMessages,
 )
 from layby.core.queue import Dated, Queue, Ready, TakeKey, entry_of, queues_of
-from layby.core.rows import Rows
+from layby.core.rows import MOST_LISTENERS, Rows
 from layby.core.schedule_row import MOST_OPEN_RUNS, Schedule, is_run_of
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
@@ -162,9 +162,16 @@ class MemoryStore(Unshared):
         rows.whole |= ids
         for awaited in ids:
             self._load_waits(rows, awaited, limit)
-            listening = self._indexes.addresses.of(awaited)
-            rows.add_listeners(Listener(awaited, address) for address in listening)
+        self._load_listeners(rows, ids, limit)
         self._load_pairs(rows, rows.known)
+
+    def _load_listeners(self, rows: Rows, ids: set[str], limit: int) -> None:
+        found = (
+            Listener(awaited, address)
+            for awaited in ids
+            for address in islice(self._indexes.addresses.of(awaited), limit + 1)
+        )
+        rows.add_first_listeners(ids, list(islice(found, MOST_LISTENERS)), limit)
 
     def _load_triggers(self, rows: Rows, footprint: Footprint) -> None:
         """What deferred tasks wait for, and what they are resumed with: their rows name it."""
@@ -320,10 +327,7 @@ class MemoryStore(Unshared):
         self._silence(changes.silenced)
         state.listeners.update(changes.listeners)
         indexes.add_listeners(changes.listeners)
-        for awaited in changes.dropped_listeners:
-            self._drop_listeners(
-                Listener(awaited, address) for address in indexes.addresses.of(awaited)
-            )
+        self._drop_listeners(changes.dropped_listeners)
         for message in changes.delivered:
             if state.messages.get(message.key) == message:
                 self._put_message(message.key, None)

@@ -235,7 +235,7 @@ class PostgresStore(SqlStore):
         rows.valueless |= valueless
         rows.whole |= ids
         add_pairs(rows, pairs)
-        rows.add_listeners(listeners)
+        rows.add_first_listeners(ids, listeners, limit)
         if waits:
             rows.add_waits(waits)
             cut_waits(rows, ids, limit, self._weigh)
@@ -255,7 +255,7 @@ class PostgresStore(SqlStore):
             rows.known |= changed
             rows.whole |= changed
             add_pairs(rows, pairs)
-            rows.add_listeners(listeners)
+            rows.add_first_listeners(changed, listeners, limit)
             rows.add_waits(waits)
             cut_waits(rows, changed, limit, self._weigh)
             hop = awaiters_in(rows)

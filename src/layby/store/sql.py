@@ -196,13 +196,13 @@ class SqlStore(Unshared, SqlReads):
             [
                 (self._sql.pairs, _pairs, (texts,)),
                 (self._sql.waits, _waits, (texts, limit)),
-                (self._sql.listeners, _listeners, (texts,)),
+                (self._sql.listeners, _listeners, (texts, limit)),
             ]
         )
         rows.known |= ids
         rows.whole |= ids
         add_pairs(rows, self._with_large_texts(pairs))
-        rows.add_listeners(listeners)
+        rows.add_first_listeners(ids, listeners, limit)
         if waits:
             rows.add_waits(waits)
             cut_waits(rows, ids, limit, self._weigh)

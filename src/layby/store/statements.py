@@ -9,6 +9,7 @@ import msgspec
 from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
 from layby.core.limit import ANY, PRIVATE
 from layby.core.model import EMPTY, NEVER
+from layby.core.rows import MOST_LISTENERS
 from layby.core.tag_names import SCHEDULE
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect, quoted
@@ -94,7 +95,7 @@ class Statements:
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)
         self.waits = self._waits_on()
-        self.listeners = self._select(LISTENERS, among("awaited"))
+        self.listeners = self._listeners_on()
         self.ids_of_branches = self._all(
             cells("branch", "id"),
             f"""(SELECT branch, id FROM promises
@@ -167,7 +168,7 @@ class Statements:
         self.drop_waits = self._drop("waits", ("awaited", "awaiter"))
         self.forget_waits = Bulk(f"DELETE FROM waits WHERE {among('awaiter')}")
         self.put_listeners = self._upsert(LISTENERS)
-        self.drop_listeners = Bulk(f"DELETE FROM listeners WHERE {among('awaited')}")
+        self.drop_listeners = self._drop("listeners", LISTENERS.key)
         self.silence_listeners = Bulk(f"DELETE FROM listeners WHERE {among('address')}")
         self.silence_messages = Bulk(f"DELETE FROM messages WHERE {among('address')}")
         self.put_messages = self._upsert(MESSAGES)
@@ -342,6 +343,18 @@ class Statements:
             ) AS w
         """
         return self._all(self.dialect.packed(WAITS.columns, "w"), waits)
+
+    def _listeners_on(self) -> str:
+        """The first who listen to each of some promises, and not too many in all."""
+        listeners = f"""
+            (SELECT l.* FROM {self.dialect.any_text} JOIN listeners AS l ON l.awaited = i.value
+                AND l.address <= COALESCE(
+                    (SELECT x.address FROM listeners AS x WHERE x.awaited = i.value
+                        ORDER BY x.address LIMIT 1 OFFSET ?), '{LAST}')
+                LIMIT {MOST_LISTENERS}
+            ) AS l
+        """
+        return self._all(self.dialect.packed(LISTENERS.columns, "l"), listeners)
 
     def _all(self, packed: str, source: str) -> str:
         return self.dialect.all_of(packed, source)

@@ -1,0 +1,3 @@
+-- oldest code: 33
+-- A settlement tells the first thousand who listen, and its tail the rest. Older code that took the
+-- tail over would clear it, and nobody else would be told.
