@@ -335,14 +335,12 @@ class HeartbeatTasks(Command, frozen=True):
 
     pid: str
     tasks: Annotated[list[TaskVersion], Meta(max_length=MAX_CLAIMS)]
-    after: str = ""
-    """If all: those after this id. The engine goes on so, if there are too many for one batch."""
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update(task.id for task in self.tasks)
         into.pids.add(self.pid)
         if not self.tasks:
-            into.renew(self.pid, self.after)
+            into.renew(self.pid, "")
 
     def named_ids(self) -> Ids:
         return (task.id for task in self.tasks)
@@ -355,18 +353,46 @@ class HeartbeatTasks(Command, frozen=True):
 @handles(HeartbeatTasks)
 def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     """Mismatches are skipped silently; an empty list renews everything this pid leases."""
-    renewed = [_renew_lease(d, c.pid, each) for each in c.tasks or _leased(d, c)]
-    if not c.tasks or "holder" in renewed:
+    if not c.tasks:
+        return _renew_all(d, c.pid, "")
+    renewed = [_renew_lease(d, c.pid, each) for each in c.tasks]
+    if "holder" in renewed:
         _renew_holders(d, c.pid)
-    end = None if c.tasks else d.rows.leases_end.get(c.pid)
-    return OK if end is None else ok(RenewedInPart(max(end, c.after)))
+    return OK
 
 
-def _leased(d: Draft, c: HeartbeatTasks) -> list[TaskVersion]:
-    """What was loaded of all that the process leases."""
-    ids = (each for each in d.rows.leases_of[c.pid] if each > c.after)
-    found = map(d.task, ids)
-    return [TaskVersion(task.id, task.version) for task in found if task is not None]
+@declare("tick.renew_leases", sender=Sender.INTERNAL, answer=Empty)
+class RenewLeases(Command, frozen=True):
+    """Go on with a heartbeat that renews more leases than one batch may: those after this id."""
+
+    pid: str
+    after: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+        into.renew(self.pid, self.after)
+
+    def named_ids(self) -> Ids:
+        return ()
+
+    def problems(self) -> Problems:
+        return ()
+
+
+@handles(RenewLeases)
+def renew_rest(d: Draft, c: RenewLeases) -> Reply:
+    return _renew_all(d, c.pid, c.after)
+
+
+def _renew_all(d: Draft, pid: str, after: str) -> Reply:
+    """What was loaded of all that the process leases; the engine goes on if there is more."""
+    ids = (each for each in d.rows.leases_of[pid] if each > after)
+    for task in map(d.task, ids):
+        if task is not None:
+            _renew_lease(d, pid, TaskVersion(task.id, task.version))
+    _renew_holders(d, pid)
+    end = d.rows.leases_end.get(pid)
+    return OK if end is None else ok(RenewedInPart(max(end, after)))
 
 
 class SteeringCommand(TaskCommand, frozen=True):

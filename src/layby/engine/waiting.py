@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from layby.core.changes import Changes
-from layby.core.commands import Command, HeartbeatTasks, Take, WatchPromise
+from layby.core.commands import Command, HeartbeatTasks, RenewLeases, Take, WatchPromise
 from layby.core.model import FAR, Millis, Promise, Task
 from layby.core.queries import Query
 from layby.core.queue import Offer, TaskPlace, is_early, is_for, place_of
@@ -290,8 +290,8 @@ def in_front(take: Take, data: TakeData) -> TaskPlace | None:
 
 def rest_of(request: Command | Query, reply: Reply) -> Command | None:
     """What is left to do before it is answered."""
-    if isinstance(request, HeartbeatTasks) and isinstance(reply.data, RenewedInPart):
-        return replace(request, after=reply.data.until)
+    if isinstance(request, HeartbeatTasks | RenewLeases) and isinstance(reply.data, RenewedInPart):
+        return RenewLeases(pid=request.pid, after=reply.data.until)
     return None
 
 
