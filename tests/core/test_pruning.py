@@ -432,7 +432,7 @@ def test_many_foreign_promises_take_few_batches(world: World, root: tuple[str, .
     for each in (*many, *root):
         world.ok(r.promise(each))
         world.ok(r.settle(each))
-    done = list(batches(world, completed=0, foreign=True))
+    done = list(batches(world, completed=0, foreign=True, limit=16))
     assert len(done) <= len(many) // 4 + len(many) // 16 + 4
     assert sum(each.roots for each in done) == (1 if root else 100)
     world.tick(DAY)

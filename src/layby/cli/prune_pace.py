@@ -4,9 +4,9 @@ from typing import Final
 
 from layby.core.settings import PRUNE_ROWS
 
-BATCH_S: Final = 0.002
+BATCH_S: Final = 0.001
 """How long a batch may take: everybody else waits for it."""
-MOST_ROWS: Final = 16 * PRUNE_ROWS
+MOST_ROWS: Final = 32 * PRUNE_ROWS
 LEAST_PAUSE_S: Final = 0.003
 
 

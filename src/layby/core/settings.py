@@ -11,8 +11,8 @@ Lineage = Literal["off", "dot", "colon"]
 """How ids show their origin: the text before the first '.' or ':'; off: not at all."""
 
 
-PRUNE_ROWS: Final = 16
-"""Rows that are pruned in one transaction: about as long as a small command of somebody else."""
+PRUNE_ROWS: Final = 8
+"""The fewest that `layby prune` asks for at once: it takes as long as a small command."""
 
 
 LONGEST_RETENTION_MS: Final[Millis] = 36_500 * 24 * 3_600_000
@@ -45,7 +45,7 @@ class Settings(Struct, frozen=True):
 
     retention: RetentionPolicy | None = None
     """What is pruned without being asked; None: only dead holders."""
-    prune_rows: int = PRUNE_ROWS
+    prune_rows: int = 2 * PRUNE_ROWS
 
     @classmethod
     def strict(cls) -> "Settings":
