@@ -351,9 +351,14 @@ def test_nobody_is_told_of_a_blocked_loop_that_was_abandoned(
 def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str):
     """A beat that is under way is not waited for, and the thread ends."""
 
+    def hearts() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name == "layby-heartbeat"}
+
     async def scene() -> None:
+        before = hearts()  # of other tests: one may not have ended yet
         runner = elsewhere.runner(lease=1.2)
         await runner.__aenter__()
+        assert hearts() - before
         if trouble == "hang":
             hanging: list[Trouble] = ["hang"] * 10
             elsewhere.meddler.trouble(BEAT, *hanging)
@@ -365,7 +370,7 @@ def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str)
         began = time.monotonic()
         await runner.close()
         assert time.monotonic() - began < 20
-        assert not [each for each in threading.enumerate() if each.name == "layby-heartbeat"]
+        assert hearts() <= before
 
     play(scene)
 

@@ -33,6 +33,9 @@ class SharedEngineLink(EngineLink):
         self._hearts = (*self._hearts, heart)
 
     async def close(self) -> None:
+        """All of them end, though whoever waits for the first one is cancelled."""
+        for heart in self._hearts:
+            heart.end()
         try:
             for heart in self._hearts:
                 await heart.stop()

@@ -65,11 +65,15 @@ class HeartbeatThread:
 
     async def stop(self) -> None:
         """Does not wait for a beat that is under way."""
+        self.end()
+        await in_own_thread(self._thread.join, STOP_S)
+
+    def end(self) -> None:
+        """Nobody waits for it."""
         self._is_stopping = True
         if self._own_loop is not None and self._beat_task is not None:
             with suppress(RuntimeError):  # it has ended on its own
                 self._own_loop.call_soon_threadsafe(self._beat_task.cancel)
-        await in_own_thread(self._thread.join, STOP_S)
 
     # --- in its own thread ---------------------------------------------------------------
 
